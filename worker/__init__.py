@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The all-reduce engine on a host: quantize, stream, recover."""
