@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packet format, defined once: constants, numpy dtypes, verdicts, errors (Scapy layers in wire.layers)."""
+"""The packet format, defined once: constants, numpy dtypes, verdicts, errors, and Scapy layers."""

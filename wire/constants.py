@@ -23,9 +23,16 @@ EXPONENT_UNUSED = -128
 MAX_WORKERS = 64
 """Worker bits of one slot on one switch."""
 
+FEW_SLOTS = 1024
+MANY_SLOTS = 16384
+"""Slots (each of two versions) that the program is compiled for: bmv2 needs 1 GB for the many."""
+
 CPU_PORT = 510
 """Packet in and out of the controller; both targets get --cpu-port with it."""
 DROP_PORT = 511
+
+SESSION_INGRESS_DUPLICATE = 512
+"""Clone session of the fault table's duplicates at ingress; those at egress of port p use p + 1."""
 
 TTL = 64
 """TTL of what the switch itself sends."""

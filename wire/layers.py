@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-"""Scapy layers of the aggregation packet: for building, reading and teaching. Importing Scapy takes seconds."""
+"""Scapy layers of the aggregation packet, for building, reading and teaching (importing Scapy takes seconds)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .constants import (
     SIZE_CODES,
 )
 
+_MSG_TYPES = {MSG_CONTRIBUTION: "contribution", MSG_RESULT: "result"}
 _ELEMENTS = {code: elements for elements, code in SIZE_CODES.items()}
 
 
@@ -33,9 +34,7 @@ class Agg(Packet):
 
     name = "p4reduce"
     fields_desc = [  # noqa: RUF012 - Scapy's way to declare a layer
-        BitEnumField(
-            "msg_type", MSG_CONTRIBUTION, 4, {MSG_CONTRIBUTION: "contribution", MSG_RESULT: "result"}
-        ),
+        BitEnumField("msg_type", MSG_CONTRIBUTION, 4, _MSG_TYPES),
         BitField("flag", 0, 1),
         BitEnumField("size", 1, 3, {code: f"{n} elements" for n, code in SIZE_CODES.items()}),
         ByteField("tensor", 0),

@@ -84,7 +84,8 @@ def internet_checksum(rows: NDArray[np.uint8]) -> NDArray[np.uint16]:
     total = np.ascontiguousarray(rows).view(">u2").sum(axis=1, dtype=np.uint64)
     for _ in range(4):
         total = (total & 0xFFFF) + (total >> np.uint64(16))
-    return (~total & 0xFFFF).astype(np.uint16)
+    checksums: NDArray[np.uint16] = (~total & 0xFFFF).astype(np.uint16)
+    return checksums
 
 
 def _bytes_of(packets: NDArray[Any]) -> NDArray[np.uint8]:
@@ -141,4 +142,5 @@ def frames_are_sound(frames: Packets) -> NDArray[np.bool_]:
     """Say of each frame whether both its checksums are right (0 in the UDP field means none)."""
     ip_ok = internet_checksum(_bytes_of(frames)[:, 14:34]) == 0
     written = frames["udp_checksum"]
-    return ip_ok & ((written == 0) | (written == udp_checksums(frames)))
+    sound: NDArray[np.bool_] = ip_ok & ((written == 0) | (written == udp_checksums(frames)))
+    return sound

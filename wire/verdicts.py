@@ -43,11 +43,13 @@ class Verdict(IntEnum):
     WRONG_SIZE = 14
     """The size field does not name the number of elements that this network runs."""
 
+    BAD_LENGTH = 15
+    """Not an aggregation frame: truncated, trailing bytes, or lengths that differ."""
+
     NOT_ADMITTED = 16
     """No entry for (port, IPv4 source, UDP source port, UDP destination port)."""
     TWO_JOB_PORTS = 17
-    BAD_LENGTH = 18
-    """To a job port, but not an aggregation frame: truncated, trailing bytes, or lengths that differ."""
+    """Both UDP ports are job ports."""
     BAD_IP_CHECKSUM = 19
     FRAGMENT = 20
     IP_OPTIONS = 21
@@ -119,5 +121,6 @@ def p4_constants() -> str:
         "typedef bit<6> verdict_t;",
     ]
     lines += [f"const verdict_t V_{v.name} = {int(v)};" for v in Verdict]
-    lines.append(f"const verdict_t V_FIRST_WITHOUT_WORKER = {WORKER_VERDICTS};")
+    lines.append(f"const bit<32> VERDICTS = {VERDICTS};")
+    lines.append(f"const bit<32> WORKER_VERDICTS = {WORKER_VERDICTS};")
     return "\n".join(lines) + "\n"

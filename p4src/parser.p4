@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#define JOB_PORT 0xBE00 &&& 0xFF00
+
+parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
+                    inout standard_metadata_t standard) {
+    state start {
+        transition select(standard.ingress_port) {
+            CPU_PORT: parse_packet_out;
+            default: parse_ethernet;
+        }
+    }
+    state parse_packet_out {
+        packet.extract(hdr.packet_out);
+        transition accept;
+    }
+    state parse_ethernet {
+        packet.extract(hdr.ethernet);
+        transition select(hdr.ethernet.type) {
+            TYPE_ARP: parse_arp;
+            TYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+    state parse_arp {
+        packet.extract(hdr.arp);
+        transition accept;
+    }
+    state parse_ipv4 {
+        packet.extract(hdr.ipv4);
+        verify(hdr.ipv4.version == 4 && hdr.ipv4.ihl >= 5, error.BadIPv4Header);
+        transition select(hdr.ipv4.ihl) {
+            5: parse_payload;
+            default: parse_options;
+        }
+    }
+    state parse_options {
+        packet.extract(hdr.ipv4_options, ((bit<32>)hdr.ipv4.ihl - 5) * 32);
+        transition accept;
+    }
+    state parse_payload {
+        transition select(hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
+            (0, 0, PROTOCOL_UDP): parse_udp;
+            (0, 0, PROTOCOL_ICMP): parse_icmp;
+            default: accept;
+        }
+    }
+    state parse_icmp {
+        packet.extract(hdr.icmp);
+        transition accept;
+    }
+    state parse_udp {
+        packet.extract(hdr.udp);
+        transition select(hdr.udp.src, hdr.udp.dst) {
+            (_, JOB_PORT): parse_lengths;
+            (JOB_PORT, _): parse_lengths;
+            default: accept;
+        }
+    }
+    // Any other length leaves agg invalid: control refuses it where it is addressed to the switch.
+    state parse_lengths {
+        transition select(standard.packet_length, hdr.ipv4.length, hdr.udp.length) {
+            (FRAME_BYTES, IPV4_BYTES, UDP_BYTES): parse_agg;
+            default: accept;
+        }
+    }
+    state parse_agg {
+        packet.extract(hdr.agg);
+        packet.extract(hdr.exponents);
+        packet.extract(hdr.values);
+        transition accept;
+    }
+}
+
+control SwitchDeparser(packet_out packet, in headers_t hdr) {
+    apply {
+        packet.emit(hdr.packet_in);
+        packet.emit(hdr.ethernet);
+        packet.emit(hdr.arp);
+        packet.emit(hdr.ipv4);
+        packet.emit(hdr.ipv4_options);
+        packet.emit(hdr.icmp);
+        packet.emit(hdr.udp);
+        packet.emit(hdr.agg);
+        packet.emit(hdr.exponents);
+        packet.emit(hdr.values);
+    }
+}
