@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make p4`: compile every form of the program with p4c, and stamp what it made with the sources it was made from."""
+"""`make p4`: compile every form of the program with p4c, and stamp the result with its sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compile_form(form: Form, p4c: str, folder: Path) -> tuple[str, str]:
 
 
 def compile_all() -> None:
-    """Write p4src/verdicts.p4 and everything under p4src/compiled/; nothing is replaced unless all forms compile."""
+    """Write p4src/verdicts.p4 and all of p4src/compiled/; nothing is replaced unless all forms compile."""
     p4c = shutil.which("p4c-bm2-ss")
     if p4c is None:
         raise CompileError(

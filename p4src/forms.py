@@ -13,7 +13,7 @@ COMPILED = Path(__file__).parent / "compiled"
 STAMP = COMPILED / "stamp.json"
 
 
-class NoSuchForm(P4ReduceError):
+class FormError(P4ReduceError):
     """The program was not compiled for these numbers; carries them."""
 
     def __init__(self, elements: int, slots: int) -> None:
@@ -50,8 +50,8 @@ FORMS = tuple(Form(elements, slots) for elements in ELEMENT_CHOICES for slots in
 
 
 def form(elements: int, slots: int) -> Form:
-    """Return the form for these numbers, or raise NoSuchForm."""
+    """Return the form for these numbers, or raise FormError."""
     wanted = Form(elements, slots)
     if wanted not in FORMS:
-        raise NoSuchForm(elements, slots)
+        raise FormError(elements, slots)
     return wanted

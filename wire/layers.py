@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-"""Scapy layers of the aggregation packet, for building, reading and teaching (importing Scapy takes seconds)."""
+"""Scapy layers of the aggregation packet, for building, reading and teaching (a slow import)."""
 
 from __future__ import annotations
 
