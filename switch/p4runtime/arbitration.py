@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may write: clients of StreamChannel ranked by election id, as simple_switch_grpc's server ranks them.
 
-The highest election id is primary. When it leaves, the next highest becomes primary (the spec would have none).
-Roles are ignored. Messages to a client wait in a bounded queue: a client that does not read loses packets, which are
-counted, and never holds up the switch.
+The highest election id is primary. When it leaves, the next highest becomes primary (the spec would have
+none). Roles are ignored. Messages to a client wait in a bounded queue: a client that does not read loses
+packets, which are counted, and never holds up the switch.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Client:
             return True
 
     def close(self, error: RpcError | None = None) -> None:
-        """End the stream after what is queued, with an error status if one is given. Idempotent: the first call counts."""
+        """End the stream after what is queued, with the error as its status if given; the first call counts."""
         with self._ready:
             if not self._closed:
                 self._closed = True
@@ -113,7 +113,9 @@ class Arbiter:
             if client.election == wanted:
                 return
             if any(other.election == wanted for other in self._ranked):
-                already = "New election id already exists" if client.election else "Election id already exists"
+                already = (
+                    "New election id already exists" if client.election else "Election id already exists"
+                )
                 raise invalid(f"{already}: {wanted}; take another one")
             was_primary = bool(self._ranked) and self._ranked[0] is client
             if client in self._ranked:
@@ -151,7 +153,7 @@ class Arbiter:
     def check_writer(self, request: p4runtime_pb2.WriteRequest) -> None:
         """Refuse a Write or SetForwardingPipelineConfig that does not come from the primary.
 
-        While there is no client at all, a request without election id is accepted, as simple_switch_grpc does.
+        While there is no client at all, a request without election id is accepted, as by simple_switch_grpc.
 
         Raises:
             RpcError: PERMISSION_DENIED "Not primary".

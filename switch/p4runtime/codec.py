@@ -30,7 +30,7 @@ def encode(number: int) -> bytes:
 
 
 def pack_bits(fields: list[tuple[int, int]]) -> bytes:
-    """Return (value, bits) fields one after the other, most significant bit first, zero bits padding the last byte."""
+    """Return (value, bits) fields one after the other, most significant bit first, zero-padded to bytes."""
     number = total = 0
     for value, bits in fields:
         number = number << bits | value

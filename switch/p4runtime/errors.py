@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the P4Runtime server: each carries the canonical code that the client is to see (P4Runtime spec 1.4, 10)."""
+"""Errors of the P4Runtime server: each has the canonical code that the client sees (spec 1.4, 10)."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def precondition(message: str) -> RpcError:
 
 
 def batch_status(results: Sequence[RpcError | None]) -> bytes:
-    """Return the serialized google.rpc.Status of a partly failed Write: one p4.v1.Error for each update, in order.
+    """Return the serialized google.rpc.Status of a partly failed Write: a p4.v1.Error for each update.
 
-    It travels as trailing metadata `grpc-status-details-bin`, with gRPC code UNKNOWN (P4Runtime spec 1.4, 12.3).
+    It travels as trailing metadata `grpc-status-details-bin`, with gRPC code UNKNOWN (spec 1.4, 12.3).
     """
     status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message="Error(s) during Write")
     for result in results:

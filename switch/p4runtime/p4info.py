@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checked view of P4Info: each object once, by id, with what the server asks of it (p4info.proto, spec 1.4, 6)."""
+"""A checked view of P4Info: each object once, by id, with what the server asks of it (spec 1.4, 6)."""
 
 from __future__ import annotations
 
@@ -122,15 +122,21 @@ class P4InfoView:
         """Index the message.
 
         Raises:
-            RpcError: INVALID_ARGUMENT where it contradicts itself, UNIMPLEMENTED for what no v1model target has.
+            RpcError: INVALID_ARGUMENT where it contradicts itself, UNIMPLEMENTED for other match types.
         """
-        self.actions = _index("action", (_action(entry) for entry in message.actions))
-        self.counters = _index("counter", (_array(entry) for entry in message.counters))
-        self.meters = _index("meter", (_array(entry) for entry in message.meters))
-        self.registers = _index("register", (_register(entry) for entry in message.registers))
-        self.direct_counters = _index("direct counter", (_array(entry) for entry in message.direct_counters))
-        self.direct_meters = _index("direct meter", (_array(entry) for entry in message.direct_meters))
-        self.tables = _index("table", (self._table(entry) for entry in message.tables))
+        self.actions: dict[int, Action] = _index("action", (_action(entry) for entry in message.actions))
+        self.counters: dict[int, Array] = _index("counter", (_array(entry) for entry in message.counters))
+        self.meters: dict[int, Array] = _index("meter", (_array(entry) for entry in message.meters))
+        self.registers: dict[int, Array] = _index(
+            "register", (_register(entry) for entry in message.registers)
+        )
+        self.direct_counters: dict[int, Array] = _index(
+            "direct counter", (_array(entry) for entry in message.direct_counters)
+        )
+        self.direct_meters: dict[int, Array] = _index(
+            "direct meter", (_array(entry) for entry in message.direct_meters)
+        )
+        self.tables: dict[int, Table] = _index("table", (self._table(entry) for entry in message.tables))
         headers = {
             entry.preamble.name: PacketHeader(entry.preamble.name, tuple(_field(f) for f in entry.metadata))
             for entry in message.controller_packet_metadata
@@ -149,7 +155,9 @@ class P4InfoView:
     def counter(self, counter_id: int) -> Array:
         """Return an indirect counter by id; INVALID_ARGUMENT if there is none, or it is direct."""
         if counter_id in self.direct_counters:
-            raise invalid(f"Cannot use CounterEntry with direct counter {self.direct_counters[counter_id].name}")
+            raise invalid(
+                f"Cannot use CounterEntry with direct counter {self.direct_counters[counter_id].name}"
+            )
         return _get(self.counters, counter_id, "counter")
 
     def meter(self, meter_id: int) -> Array:
@@ -174,7 +182,9 @@ class P4InfoView:
             elif resource in self.direct_meters:
                 meter = self.direct_meters[resource]
             else:
-                raise invalid(f"P4Info: table {name} refers to direct resource {resource}, which is not there")
+                raise invalid(
+                    f"P4Info: table {name} refers to direct resource {resource}, which is not there"
+                )
         return Table(
             id=entry.preamble.id,
             name=name,
@@ -219,7 +229,9 @@ def _match_field(owner: str, field: p4info_pb2.MatchField) -> MatchField:
         p4info_pb2.MatchField.OPTIONAL: MatchKind.OPTIONAL,
     }
     if field.match_type not in kinds:
-        raise unimplemented(f"P4Info: {owner}.{field.name} has match type {field.other_match_type or field.match_type}")
+        raise unimplemented(
+            f"P4Info: {owner}.{field.name} has match type {field.other_match_type or field.match_type}"
+        )
     return MatchField(field.id, field.name, field.bitwidth, kinds[field.match_type])
 
 
@@ -244,5 +256,3 @@ def _array(entry: Any) -> Array:
 def _register(entry: p4info_pb2.Register) -> Array:
     bits = entry.type_spec.bitstring.bit.bitwidth
     return Array(entry.preamble.id, entry.preamble.name, entry.size, bytes=False, packets=False, bits=bits)
-
-

@@ -14,7 +14,7 @@ from switch.p4runtime.p4info import PacketHeader
 
 
 def packet_in(header: PacketHeader | None, frame: bytes) -> p4runtime_pb2.StreamMessageResponse | None:
-    """Return what the primary is to get for a frame that left on the CPU port, None if the frame is too short."""
+    """Return what the primary gets for a frame that left on the CPU port, None if the frame is too short."""
     message = p4runtime_pb2.StreamMessageResponse()
     if header is None:
         message.packet.payload = frame
@@ -29,7 +29,7 @@ def packet_in(header: PacketHeader | None, frame: bytes) -> p4runtime_pb2.Stream
 
 
 def packet_out(header: PacketHeader | None, packet: p4runtime_pb2.PacketOut) -> bytes:
-    """Return the frame that enters the switch on the CPU port. Missing metadata is 0, as simple_switch_grpc has it.
+    """Return the frame that enters the switch on the CPU port; missing metadata is 0, as in bmv2.
 
     Raises:
         RpcError: INVALID_ARGUMENT for an unknown or repeated metadata id or a value that does not fit.
