@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mininet networks, and which switch target runs in them."""
+"""Mininet networks and the switches that run in them: described, brought up, recorded, taken down."""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `p4reduce`: each room brings its own sub-commands, loaded when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from wire.errors import P4ReduceError
+
+ROOMS = {
+    "net": ("topologies.cli", "Networks and their switches: up, status, exec, down."),
+    "switch": ("switch.cli", "The embedded switch alone."),
+    "worker": ("worker.cli", "A worker on a host."),
+    "train": ("training.cli", "Train a model through the network."),
+    "bench": ("bench.cli", "Benchmarks and comparisons, each prints a table."),
+}
+"""Sub-command → the module whose `app` it is, and what it does. A room without the module is absent."""
+
+
+class Rooms(TyperGroup):
+    """A command group that imports a room only when its sub-command is used: `--help` stays quick."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Name the rooms that have a command line."""
+        return [name for name, (module, _) in ROOMS.items() if importlib.util.find_spec(module)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a room's command, None for an unknown one; for the list in `--help` a stub does."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, help_text = ROOMS[cmd_name]
+        if self._listing:
+            return TyperCommand(cmd_name, help=help_text)
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        # The rooms' apps may be made with typer's defaults; one program has one completion.
+        command.params = [param for param in command.params if param.name not in _COMPLETION]
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the rooms as ROOMS has them."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
+
+_COMPLETION = ("install_completion", "show_completion")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"p4reduce {version('p4reduce')}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Rooms,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Gradients summed by the network: a testbed.",
+)
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes one line and its exit code."""
+    try:
+        app()
+    except P4ReduceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

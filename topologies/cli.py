@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce net …`: networks and their switches."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from topologies import record as records
+from topologies.record import NetRecord
+
+app = typer.Typer(help="Networks and their switches: up, status, exec, down.", no_args_is_help=True)
+
+NetOption = Annotated[
+    str | None, typer.Option("--net", metavar="NAME", help="Which network; needless when only one runs.")
+]
+
+
+@app.command("up")
+def net_up(
+    topology: Annotated[str, typer.Argument(help="The topology: star.")],
+    hosts: Annotated[int, typer.Option(help="Hosts on the switch, 1 to 64.")] = 4,
+    switch: Annotated[
+        str | None, typer.Option(help="embedded or bmv2; default: $P4REDUCE_SWITCH, else embedded.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The network's name; default: the topology's.")] = None,
+    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    pcap: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
+    ] = None,
+) -> None:
+    """Bring a network up; it runs until `net down`."""
+    from topologies import manager
+    from topologies.spec import describe
+
+    spec = describe(topology, hosts)
+    record = manager.up(
+        spec, name=name or topology, target=switch, elements=elements, pcap=pcap, say=typer.echo
+    )
+    first, last = record.hosts[0], record.hosts[-1]
+    option = f" --net {record.name}" if len(records.names()) > 1 else ""
+    typer.echo(
+        f"network {record.name} is up: {_span(record)}, {record.elements} elements, {record.slots} slots"
+    )
+    typer.echo(f"try:  p4reduce net status\n      p4reduce net exec{option} {first.name} ping -c 3 {last.ip}")
+    typer.echo(f"end:  p4reduce net down{option}")
+
+
+@app.command("down")
+def net_down(
+    net: NetOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All networks of p4reduce.")] = False,
+) -> None:
+    """Take a network down, also one that crashed: what its record names, and nothing else."""
+    from topologies import manager
+
+    chosen = [records.load(name) for name in records.names()] if everything else [records.load_default(net)]
+    for record in chosen:
+        manager.down(record)
+        typer.echo(f"network {record.name} is down")
+    if not chosen:
+        typer.echo("no network runs")
+
+
+@app.command("status")
+def net_status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the networks that run, and say which of their processes have died."""
+    found = [records.load(name) for name in records.names()]
+    if as_json:
+        typer.echo(json.dumps([_summary(record) for record in found], indent=1))
+        return
+    if not found:
+        typer.echo("no network runs; start one with: p4reduce net up star")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "network", "state", "target", "hosts", "switch", "address", "P4Runtime", "elements", "slots"
+    )
+    for record in found:
+        for switch in record.switches:
+            table.add_row(
+                record.name,
+                _state(record),
+                record.target,
+                str(len(record.hosts)),
+                switch.name,
+                switch.ip,
+                switch.grpc or "",
+                str(record.elements),
+                str(record.slots),
+            )
+    # Piped, a table is not cut to 80 columns.
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    for record in found:
+        if record.dead():
+            typer.echo(
+                f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
+                f"clean up with: p4reduce net down --net {record.name}"
+            )
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def net_exec(
+    host: Annotated[str, typer.Argument(help="The host: h1, h2, …")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command and its arguments.")],
+    net: NetOption = None,
+) -> None:
+    """Run a command in a host; its exit code is ours. Options of ours go before HOST."""
+    from topologies.errors import NetworkError
+    from topologies.processes import host_argv
+
+    argv = host_argv(records.load_default(net), host, command)
+    try:
+        os.execvp(argv[0], argv)
+    except FileNotFoundError:
+        raise NetworkError(
+            host, "mnexec is missing: apt-get install --no-install-recommends mininet"
+        ) from None
+
+
+def _span(record: NetRecord) -> str:
+    first, last = record.hosts[0], record.hosts[-1]
+    hosts = first.name if first == last else f"{first.name} to {last.name} ({first.ip} to {last.ip})"
+    switches = ", ".join(f"{switch.name} ({record.target}, {switch.ip})" for switch in record.switches)
+    return f"{hosts} on {switches}"
+
+
+def _state(record: NetRecord) -> str:
+    if not record.owner.alive():
+        return "crashed"
+    return "broken" if record.dead() else record.state
+
+
+def _summary(record: NetRecord) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(record.to_json())
+    return {**tree, "state": _state(record), "dead": record.dead(), "directory": str(record.directory)}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that keeps a network: `python -m topologies.daemon NAME ROOT FD`.
+
+Mininet's hosts live as long as the process that made them, so each network has one of these, apart from
+the command that asked for it. It takes over the record NAME in ROOT, builds the network, writes one JSON
+line to the pipe FD (`{}` or `{"error": text}`), and keeps the network until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from topologies import record as records
+from topologies.record import NetRecord, Process
+from topologies.targets import choose
+
+log = logging.getLogger(__name__)
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LOOK_EVERY_S = 1.0
+
+
+class _Stopped(BaseException):
+    """A stop signal came while the network was being built."""
+
+
+def serve(record: NetRecord, report: int) -> int:
+    """Build the network, tell the pipe `report`, keep it until a stop signal; return the exit code."""
+    # Here, as the command line must answer before Mininet (and its warnings) are loaded.
+    from topologies.network import Network
+
+    stop = threading.Event()
+    building = True
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        if building:
+            raise _Stopped
+
+    for number in _STOP_SIGNALS:
+        signal.signal(number, on_signal)
+    network = Network(record, choose(record.target))
+    try:
+        network.build()
+        building = False
+        replace(network.record, state="up").save()
+        _tell(report, {})
+        reported: set[str] = set()
+        while not stop.wait(_LOOK_EVERY_S):
+            for name, code in network.ended_switches().items():
+                if name not in reported:
+                    log.error("the switch %s ended with %d", name, code)
+                    reported.add(name)
+    except _Stopped:
+        _tell(report, {"error": "stopped while it was being built"})
+    except (Exception, SystemExit) as error:
+        # SystemExit: Mininet exits where it should raise.
+        log.exception("the network could not be built")
+        _tell(report, {"error": str(error) or type(error).__name__})
+        return 1
+    finally:
+        building = False
+        network.stop()
+    return 0
+
+
+def _tell(report: int, message: dict[str, str]) -> None:
+    try:
+        os.write(report, json.dumps(message).encode())
+        os.close(report)
+    except OSError:
+        # The command that asked has gone; its network is taken down by record.
+        log.warning("nobody waits for: %s", message)
+
+
+def main() -> int:
+    """Leave the command that started us, take the record over and serve it."""
+    name, root, report = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    # Twice apart: a child of nobody who waits, in a session without a terminal.
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.set_inheritable(report, False)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    record = replace(records.load(name, root), owner=Process.of(os.getpid()))
+    record.save()
+    return serve(record, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bring a network up and take it down: what `p4reduce net up`, `net down` and `train` call."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from topologies import preflight, processes
+from topologies import record as records
+from topologies.errors import NetworkError, RecordError, SpecError
+from topologies.record import RUN_ROOT, NetRecord
+from topologies.spec import NetworkSpec
+from topologies.targets import choose
+from wire.constants import ELEMENT_CHOICES
+
+BUILD_LIMIT_S = 120.0
+DOWN_LIMIT_S = 30.0
+SELF_TEST_LIMIT_S = 10.0
+_LOG_LINES = 12
+
+Say = Callable[[str], None]
+
+
+def _quiet(line: str) -> None:
+    return None
+
+
+def up(
+    spec: NetworkSpec,
+    *,
+    name: str,
+    target: str | None = None,
+    elements: int = 256,
+    pcap: Path | None = None,
+    root: Path = RUN_ROOT,
+    say: Say = _quiet,
+) -> NetRecord:
+    """Bring a network up, load its P4 program, verify it with a packet; return its record.
+
+    `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per interface and
+    direction, `say` gets a line about each step. Whatever fails, nothing is left running: a subclass of
+    P4ReduceError says what and where the logs are.
+    """
+    if elements not in ELEMENT_CHOICES:
+        choices = " or ".join(map(str, ELEMENT_CHOICES))
+        raise SpecError(f"--elements {elements}", f"a packet carries {choices} elements")
+    chosen = choose(target)
+    preflight.check(chosen.memory_mb * len(spec.switches), chosen.needs_compiler)
+    if pcap is not None:
+        pcap = pcap.absolute()
+        pcap.mkdir(parents=True, exist_ok=True)
+    clear_crashed(name, root, say)
+    record = records.new_record(
+        name,
+        spec,
+        target=chosen.name,
+        elements=elements,
+        slots=chosen.default_slots,
+        pcap=None if pcap is None else str(pcap),
+        root=root,
+    )
+    record.claim()
+    try:
+        say(f"building {len(spec.hosts)} hosts and {len(spec.switches)} switches ({chosen.name})")
+        _start_daemon(record)
+        record = records.load(name, root)
+        if _prepare(record, say):
+            self_test(record)
+    except BaseException:
+        kept = _remove(records.load(name, root), True)
+        say(f"the logs of the failed network are kept in {kept}")
+        raise
+    return record
+
+
+@contextmanager
+def network(spec: NetworkSpec, **options: Any) -> Iterator[NetRecord]:
+    """Run the body with a network that is up, and take it down afterwards; `options` are those of up()."""
+    record = up(spec, **options)
+    try:
+        yield record
+    finally:
+        down(record)
+
+
+def down(record: NetRecord) -> None:
+    """Take a network down, running or crashed, by what its record names and nothing else."""
+    if os.geteuid() != 0:
+        raise RecordError(record.name, "taking a network down needs root: run the command with sudo")
+    _remove(record, False)
+
+
+def clear_crashed(name: str, root: Path = RUN_ROOT, say: Say = _quiet) -> None:
+    """Remove what a crashed network of that name left; one whose daemon lives is not touched."""
+    if name not in records.names(root):
+        return
+    record = records.load(name, root)
+    if not record.owner.alive():
+        say(f"removing what the crashed network {name} left")
+        _remove(record, False)
+
+
+def self_test(record: NetRecord) -> None:
+    """Ping from the first host to the last, alone to its switch; NetworkError when none is answered."""
+    first, last = record.hosts[0], record.hosts[-1]
+    to_name, to_ip = (
+        (last.name, last.ip) if last != first else (record.switches[0].name, record.switches[0].ip)
+    )
+    deadline = time.monotonic() + SELF_TEST_LIMIT_S
+    while True:
+        with processes.host_popen(
+            record,
+            first.name,
+            ["ping", "-n", "-c", "1", "-W", "1", to_ip],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as ping:
+            output = ping.communicate()[0]
+        if ping.returncode == 0:
+            return
+        if time.monotonic() > deadline:
+            last_line = (output.strip().splitlines() or ["no output"])[-1]
+            raise NetworkError(
+                record.name,
+                f"the self-test failed: no ping from {first.name} ({first.ip}) to {to_name} ({to_ip}) was "
+                f"answered in {SELF_TEST_LIMIT_S:g} s ({last_line}); look into the switch's log",
+            )
+
+
+def _prepare(record: NetRecord, say: Say) -> bool:
+    """Let the controller load the program and the routes; False where there is no controller yet."""
+    try:
+        setup = importlib.import_module("controller.setup")
+    except ModuleNotFoundError as error:
+        if error.name != "controller.setup":
+            raise
+        return False
+    say(f"loading the P4 program ({record.elements} elements, {record.slots} slots)")
+    setup.prepare(record)
+    return True
+
+
+def _start_daemon(record: NetRecord) -> None:
+    reader, writer = os.pipe()
+    try:
+        with (record.directory / "daemon.log").open("ab") as sink:
+            subprocess.run(
+                [sys.executable, "-m", "topologies.daemon", record.name, str(record.root), str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                cwd=record.directory,
+                pass_fds=(writer,),
+                timeout=BUILD_LIMIT_S,
+                check=False,
+            )
+        os.close(writer)
+        writer = -1
+        answer = _read_answer(reader, record.name)
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    if answer is None:
+        lines = (record.directory / "daemon.log").read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        raise NetworkError(
+            record.name, "its daemon died while building it; its log ends:\n  " + "\n  ".join(lines)
+        )
+    if "error" in answer:
+        raise NetworkError(record.name, f"it could not be built: {answer['error']}")
+
+
+def _read_answer(reader: int, name: str) -> dict[str, str] | None:
+    """Wait for the daemon's one line; None when it ended without."""
+    deadline = time.monotonic() + BUILD_LIMIT_S
+    data = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            raise NetworkError(name, f"its daemon was not done building it in {BUILD_LIMIT_S:g} s")
+        part = os.read(reader, 4096)
+        if not part:
+            break
+        data += part
+    if not data:
+        return None
+    answer: dict[str, str] = json.loads(data)
+    return answer
+
+
+def _remove(record: NetRecord, keep_logs: bool) -> Path:
+    """Stop the daemon, sweep, remove the record; return the folder of the logs where they are kept."""
+    if record.owner.pid != os.getpid():
+        processes.end([record.owner], DOWN_LIMIT_S)
+    processes.sweep(record)
+    kept = record.root / f"{record.name}.failed"
+    if keep_logs and record.directory.exists():
+        shutil.rmtree(kept, ignore_errors=True)
+        (record.directory / "net.json").unlink(missing_ok=True)
+        record.directory.rename(kept)
+    shutil.rmtree(record.directory, ignore_errors=True)
+    return kept

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network built with Mininet: hosts in namespaces, veth links, switches in the root namespace.
+
+Mininet's own defaults would be in the way: no controller, no Open vSwitch; interface names that carry the
+network's token; and everything quiet before it goes up (no IPv6, no offloads), since a packet that
+nobody sent deliberately is one too many for a slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from mininet.link import Intf, Link
+from mininet.net import Mininet
+from mininet.node import Host, Switch
+
+from topologies import processes
+from topologies.errors import NetworkError
+from topologies.record import LinkRecord, NetRecord, Process, SwitchRecord, with_host, with_switch
+from topologies.spec import MTU
+from topologies.targets import SwitchProcess, Target
+
+log = logging.getLogger(__name__)
+
+OFFLOADS = ("rx", "tx", "sg", "tso", "gso", "gro")
+_DONE = "p4reduce-done"
+
+
+def run_in(node: Any, *commands: str) -> None:
+    """Run shell commands in a Mininet node, stopping at the first that fails; NetworkError then."""
+    output: str = node.cmd(" && ".join([*commands, f"echo {_DONE}"]))
+    if not output.rstrip().endswith(_DONE):
+        raise NetworkError(node.name, f"{output.strip() or 'no output'} (from: {' && '.join(commands)})")
+
+
+def _ipv6_off(interface: str) -> str:
+    return f"{{ [ ! -d /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6; }}"
+
+
+class QuietIntf(Intf):
+    """An interface that is set up wholly before it goes up."""
+
+    def config(self, rate_mbit: float | None = None, **_params: Any) -> dict[str, Any]:
+        """Set MTU, offloads, IPv6 and rate, then bring the interface up; NetworkError when refused."""
+        conf = f"/proc/sys/net/ipv4/conf/{self.name}"
+        commands = [
+            f"ip link set {self.name} mtu {MTU}",
+            f"ethtool -K {self.name} {' '.join(f'{feature} off' for feature in OFFLOADS)} >/dev/null",
+            _ipv6_off(self.name),
+        ]
+        if not self.node.inNamespace:
+            # The kernel must not answer a host's ARP request for one of this machine's own addresses.
+            commands.append(f"echo 8 >{conf}/arp_ignore")
+        if rate_mbit is not None:
+            commands.append(
+                f"tc qdisc add dev {self.name} root tbf rate {rate_mbit:g}mbit burst 128kb latency 50ms"
+            )
+        run_in(self.node, *commands, f"ip link set {self.name} up")
+        return {}
+
+
+class NetHost(Host):
+    """A Mininet host without IPv6 whose address is set with checks."""
+
+    def config(self, ip: str | None = None, **_params: Any) -> dict[str, Any]:
+        """Give the one interface its address (A.B.C.D/LEN)."""
+        name = self.defaultIntf().name
+        run_in(self, "ip link set lo up", f"ip address add {ip} dev {name}")
+        return {}
+
+
+class NetSwitch(Switch):
+    """A Mininet switch that is a process of one of the targets, in the root namespace."""
+
+    def __init__(
+        self, name: str, entry: SwitchRecord, target: Target, record: NetRecord, **params: Any
+    ) -> None:
+        super().__init__(name, dpid=f"{entry.device_id:x}", **params)
+        self.entry = entry
+        self.target = target
+        self.record = record
+        self.child: SwitchProcess | None = None
+
+    def start(self, controllers: Any) -> None:
+        """Start the process; wait_ready() says when it serves."""
+        self.child = SwitchProcess(
+            self.target,
+            name=self.name,
+            device_id=self.entry.device_id,
+            ports=self.entry.ports,
+            log=Path(self.entry.log),
+            directory=self.record.directory,
+            pcap=self.record.pcap,
+        )
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 (Mininet's name)
+        """End the process first: bmv2 dies badly of an interface that goes away."""
+        if self.child is not None:
+            self.child.stop()
+        super().stop(deleteIntfs)
+
+
+class Network:
+    """The network of a record; build() makes it, stop() removes it, whatever state it is in."""
+
+    def __init__(self, record: NetRecord, target: Target) -> None:
+        self.record = record
+        self.target = target
+        self._net: Any = None
+
+    def build(self) -> None:
+        """Build everything and start the switches; the record is saved with each step."""
+        # Mininet's first object would raise system-wide limits and leave them so; ours needs none of them.
+        Mininet.inited = True
+        self._net = Mininet(controller=None, host=NetHost, switch=NetSwitch, build=False)
+        for host in self.record.hosts:
+            node = self._net.addHost(host.name, ip=f"{host.ip}/{host.prefix_len}")
+            # Before its interface exists, which takes the default.
+            run_in(node, _ipv6_off("all"), _ipv6_off("default"))
+            netns = os.stat(f"/proc/{node.pid}/ns/net").st_ino
+            self._note(with_host(self.record, host.name, process=Process.of(node.pid), netns=netns))
+        for entry in self.record.switches:
+            self._net.addSwitch(entry.name, entry=entry, target=self.target, record=self.record)
+        for link in self.record.links:
+            self._add_link(link)
+        self._net.start()
+        for node in self._net.switches:
+            self._note(
+                with_switch(self.record, node.name, process=node.child.wait_ready(), grpc=node.child.grpc)
+            )
+
+    def _note(self, record: NetRecord) -> None:
+        self.record = record
+        record.save()
+
+    def _add_link(self, link: LinkRecord) -> None:
+        hosts = {host.name: host for host in self.record.hosts}
+        devices = {switch.name: switch.device_id for switch in self.record.switches}
+
+        def mac(node: str, port: int) -> str:
+            if node in hosts:
+                return hosts[node].mac
+            return (
+                f"02:02:{devices[node] >> 8:02x}:{devices[node] & 255:02x}:{port >> 8:02x}:{port & 255:02x}"
+            )
+
+        self._net.addLink(
+            link.a.node,
+            link.b.node,
+            port1=link.a.port,
+            port2=link.b.port,
+            cls=Link,
+            intf=QuietIntf,
+            intfName1=link.a_interface,
+            intfName2=link.b_interface,
+            addr1=mac(link.a.node, link.a.port),
+            addr2=mac(link.b.node, link.b.port),
+            rate_mbit=link.rate_mbit,
+        )
+
+    def ended_switches(self) -> dict[str, int]:
+        """Return the exit codes of switches that have ended, by name (and so reap them)."""
+        codes = {node.name: node.child.poll() for node in self._net.switches if node.child is not None}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def stop(self) -> None:
+        """End what runs in the hosts, the switches, the links and the hosts, in this order."""
+        if self._net is None:
+            return
+        shells = {host.process for host in self.record.hosts}
+        processes.end(p for p in processes.inside(self.record.hosts) if p not in shells)
+        for node in self._net.switches:
+            if node.child is not None:
+                node.child.stop()
+        try:
+            self._net.stop()
+        except Exception:
+            # A node interrupted in the middle of a command refuses the next one: the sweep does the rest.
+            log.exception("Mininet could not take the network down by itself")
+        processes.sweep(self.record)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine needs before a network can run here; every lack is one sentence with its remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from topologies.errors import PreflightError
+
+TOOLS = {
+    "mnexec": "mininet",
+    "ip": "iproute2",
+    "ethtool": "ethtool",
+    "ifconfig": "net-tools",
+    "ping": "iputils-ping",
+}
+"""The commands a network needs, and the Debian or Ubuntu package that has each."""
+
+_PROBE_LIMIT_S = 20.0
+
+
+def check(memory_mb: int = 0, compiler: bool = True) -> None:
+    """Raise PreflightError unless a network can run here.
+
+    `memory_mb` is what its switches will take, `compiler` whether they need one.
+    """
+    problems = [*root_problems(), *tool_problems(), *memory_problems(memory_mb)]
+    if compiler:
+        problems += compiler_problems()
+    if not problems:
+        problems = veth_problems()
+    if problems:
+        raise PreflightError(problems)
+
+
+def root_problems() -> list[str]:
+    """Say when this process is not root."""
+    if os.geteuid() == 0:
+        return []
+    return ["Network namespaces need root: run the command with sudo."]
+
+
+def tool_problems() -> list[str]:
+    """Say which commands are missing."""
+    return [
+        f"{tool} is missing: apt-get install --no-install-recommends {package} "
+        "(on other systems the package with that command)."
+        for tool, package in TOOLS.items()
+        if shutil.which(tool) is None
+    ]
+
+
+def compiler_problems() -> list[str]:
+    """Say when no C compiler with the C library's headers is there: the embedded switch compiles programs."""
+    compiler = os.environ.get("CC") or "cc"
+    if shutil.which(compiler) is None:
+        return [f"The C compiler {compiler} is missing: apt-get install gcc libc6-dev (or set CC to yours)."]
+    with tempfile.TemporaryDirectory() as folder:
+        done = _run(
+            [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(Path(folder) / "probe.so"), "-"],
+            "#include <stdint.h>\n#include <string.h>\nint probe(void) { return 0; }\n",
+        )
+    if done is None:
+        return []
+    return [f"The C compiler {compiler} does not work ({done}): apt-get install gcc libc6-dev."]
+
+
+def memory_problems(memory_mb: int) -> list[str]:
+    """Say when less memory is available than `memory_mb`."""
+    available = available_memory_mb()
+    if available is None or available >= memory_mb:
+        return []
+    return [
+        f"The switches need {memory_mb} MB of memory and {available} MB are available: end other programs, "
+        "or give the machine more."
+    ]
+
+
+def veth_problems() -> list[str]:
+    """Say when the kernel refuses a network namespace or a veth pair; the attempt leaves nothing behind."""
+    pair = ["ip", "link", "add", "probe0", "type", "veth", "peer", "name", "probe1"]
+    failed = _run(["unshare", "--net", *pair])
+    if failed is None:
+        return []
+    return [
+        f"The kernel refuses a veth pair in a network namespace ({failed}): load the module (modprobe veth), "
+        "and where this is a container, start it with --privileged."
+    ]
+
+
+def available_memory_mb(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the memory available to new programs in MB, None where the kernel does not tell."""
+    for line in meminfo.read_text().splitlines() if meminfo.exists() else []:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) // 1024
+    return None
+
+
+def _run(argv: list[str], stdin: str = "") -> str | None:
+    """Run a command; return None when it succeeded, else its last line of output."""
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{argv[0]} took more than {_PROBE_LIMIT_S:g} s"
+    except OSError as error:
+        return f"{argv[0]}: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"{argv[0]} ended with {done.returncode}"

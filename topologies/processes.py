@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of a network: run one in a host, find those that a host's namespace holds, end them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import NetworkError
+from topologies.record import HostRecord, NetRecord, Process
+
+GRACE_S = 2.0
+
+
+def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
+    """Return the command that runs `argv` in a host's namespace; NetworkError when the host has died."""
+    entry = record.host(host)
+    if entry.process is None or not entry.process.alive():
+        raise NetworkError(
+            host, f"the host has ended; take the network down (p4reduce net down --net {record.name})"
+        )
+    return ["mnexec", "-a", str(entry.process.pid), *argv]
+
+
+def host_popen(record: NetRecord, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a host; `options` are Popen's. The caller waits for it or ends it."""
+    return subprocess.Popen(host_argv(record, host, argv), **options)
+
+
+def inside(hosts: Iterable[HostRecord]) -> list[Process]:
+    """Return the processes in the hosts' network namespaces.
+
+    A namespace's inode number is used again once the namespace is gone, so the host's interface
+    must be there too.
+    """
+    interfaces = {host.netns: host.interface for host in hosts if host.netns is not None}
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            interface = interfaces.get((entry / "ns/net").stat().st_ino)
+            if interface is not None and f"{interface}:" in (entry / "net/dev").read_text():
+                found.append(Process.of(int(entry.name)))
+        except OSError:
+            # It has ended since, or it is a kernel thread.
+            continue
+    return found
+
+
+def end(processes: Iterable[Process], grace_s: float = GRACE_S) -> None:
+    """End processes: TERM all, and KILL those still there after `grace_s`."""
+    left = [process for process in processes if process.pid != os.getpid()]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in left:
+            if process.alive():
+                try:
+                    os.kill(process.pid, number)
+                except ProcessLookupError:
+                    continue
+        left = _wait(left, grace_s)
+
+
+def _wait(processes: Iterable[Process], limit_s: float) -> list[Process]:
+    """Wait until processes have ended; return those that have not within the limit."""
+    deadline = time.monotonic() + limit_s
+    left = [process for process in processes if process.alive()]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = [process for process in left if process.alive()]
+    return left
+
+
+def sweep(record: NetRecord) -> None:
+    """Remove what is left of a network, by its record alone: its processes and its interfaces."""
+    held = inside(record.hosts)
+    named = [*(host.process for host in record.hosts), *(switch.process for switch in record.switches)]
+    end(dict.fromkeys([*held, *(process for process in named if process is not None)]))
+    for interface in _present(record):
+        _run_quietly(["ip", "link", "delete", interface])
+    # The kernel removes a dead namespace's interfaces in its own time.
+    deadline = time.monotonic() + GRACE_S
+    while _present(record):
+        if time.monotonic() > deadline:
+            raise NetworkError(
+                record.name,
+                f"these interfaces do not go away: {' '.join(_present(record))}; try again, or delete each "
+                "with: ip link delete NAME",
+            )
+        time.sleep(0.02)
+
+
+def _present(record: NetRecord) -> list[str]:
+    return [name for name in record.root_interfaces() if Path("/sys/class/net", name).exists()]
+
+
+def _run_quietly(argv: Sequence[str]) -> None:
+    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10, check=False)

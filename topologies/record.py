@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a network that runs: /run/p4reduce/NAME/net.json, readable by root alone.
+
+It is written before anything is built and names all that will be, so that a network whose daemon died
+can still be taken down by its record, touching nothing else. A process is told by its pid together with
+its start time, since pids are used again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from topologies.errors import RecordError
+from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
+
+RUN_ROOT = Path("/run/p4reduce")
+RECORD_VERSION = 1
+NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process by pid and start time (clock ticks since boot, field 22 of /proc/PID/stat, proc(5))."""
+
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Return the identity of a living process; ProcessLookupError when there is none."""
+        identity = _start_time(pid)
+        if identity is None:
+            raise ProcessLookupError(f"process {pid} has ended")
+        return cls(pid, identity)
+
+    def alive(self) -> bool:
+        """Say whether this very process still runs (a zombie does not)."""
+        return _start_time(self.pid) == self.start
+
+
+def _start_time(pid: int) -> int | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command in parentheses may hold spaces and parentheses: split after the last one.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """A host that runs: `process` is the shell that holds its namespace, `netns` the namespace's inode."""
+
+    name: str
+    ip: str
+    prefix_len: int
+    mac: str
+    interface: str
+    process: Process | None = None
+    netns: int | None = None
+
+
+@dataclass(frozen=True)
+class SwitchRecord:
+    """A switch that runs: `grpc` is HOST:PORT of its P4Runtime server, `ports` its interfaces by port."""
+
+    name: str
+    device_id: int
+    ip: str
+    mac: str
+    log: str
+    ports: dict[int, str]
+    grpc: str | None = None
+    process: Process | None = None
+
+
+@dataclass(frozen=True)
+class LinkRecord:
+    """A link that runs: its two ends and their interfaces."""
+
+    a: End
+    b: End
+    a_interface: str
+    b_interface: str
+    rate_mbit: float | None = None
+
+
+@dataclass(frozen=True)
+class NetRecord:
+    """All that is known of a network; `state` is `starting` or `up`, `owner` the process that keeps it."""
+
+    name: str
+    topology: str
+    target: str
+    elements: int
+    slots: int
+    token: str
+    owner: Process
+    hosts: tuple[HostRecord, ...]
+    switches: tuple[SwitchRecord, ...]
+    links: tuple[LinkRecord, ...]
+    state: str = "starting"
+    pcap: str | None = None
+    version: int = RECORD_VERSION
+    root: Path = field(default=RUN_ROOT, compare=False)
+
+    @property
+    def directory(self) -> Path:
+        """The folder with the record, the logs and (later) the controller's socket."""
+        return self.root / self.name
+
+    def host(self, name: str) -> HostRecord:
+        """Return the host of that name; RecordError names those that exist."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        have = ", ".join(host.name for host in self.hosts)
+        raise RecordError(self.name, f"network {self.name} has no host {name}; it has {have}")
+
+    def switch(self, name: str) -> SwitchRecord:
+        """Return the switch of that name; RecordError names those that exist."""
+        for switch in self.switches:
+            if switch.name == name:
+                return switch
+        have = ", ".join(switch.name for switch in self.switches)
+        raise RecordError(self.name, f"network {self.name} has no switch {name}; it has {have}")
+
+    def peers(self, node: str) -> dict[int, End]:
+        """Return what is at the other end of each port of a node, by port."""
+        found: dict[int, End] = {}
+        for link in self.links:
+            if link.a.node == node:
+                found[link.a.port] = link.b
+            if link.b.node == node:
+                found[link.b.port] = link.a
+        return dict(sorted(found.items()))
+
+    def root_interfaces(self) -> list[str]:
+        """Return the names of the interfaces that this network has in the root namespace."""
+        return [interface for switch in self.switches for interface in switch.ports.values()]
+
+    def dead(self) -> list[str]:
+        """Name the processes of a network that is up which have ended ([] when all run)."""
+        parts: list[tuple[str, Process | None]] = [("its daemon", self.owner)]
+        if self.state == "up":
+            parts += [(f"switch {switch.name}", switch.process) for switch in self.switches]
+            parts += [(f"host {host.name}", host.process) for host in self.hosts]
+        return [what for what, process in parts if process is None or not process.alive()]
+
+    def save(self) -> None:
+        """Write the record in one step: a reader sees the old one or the new one, never a part."""
+        draft = self.directory / ".net.json"
+        draft.write_text(self.to_json())
+        draft.replace(self.directory / "net.json")
+
+    def claim(self) -> None:
+        """Take the network's name: make its folder with the record in it; RecordError when it is taken."""
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        draft = self.root / f".{self.name}.{os.getpid()}"
+        draft.mkdir(mode=0o700)
+        (draft / "net.json").write_text(self.to_json())
+        try:
+            draft.rename(self.directory)
+        except OSError as error:
+            shutil.rmtree(draft)
+            raise RecordError(
+                self.name,
+                f"network {self.name} is already up; take it down (p4reduce net down --net {self.name}) "
+                "or give the new one another name (--name)",
+            ) from error
+
+    def to_json(self) -> str:
+        """Return the record as JSON text."""
+        tree = asdict(self)
+        del tree["root"]
+        return json.dumps(tree, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, root: Path = RUN_ROOT) -> NetRecord:
+        """Return the record in a JSON text; KeyError, TypeError or ValueError for another text."""
+        tree: dict[str, Any] = json.loads(text)
+        if tree["version"] != RECORD_VERSION:
+            raise ValueError(f"record version {tree['version']}, not {RECORD_VERSION}")
+
+        def process(value: dict[str, int] | None) -> Process | None:
+            return None if value is None else Process(**value)
+
+        return cls(
+            **{
+                **tree,
+                "owner": Process(**tree["owner"]),
+                "hosts": tuple(HostRecord(**{**h, "process": process(h["process"])}) for h in tree["hosts"]),
+                "switches": tuple(
+                    SwitchRecord(
+                        **{
+                            **s,
+                            "process": process(s["process"]),
+                            "ports": {int(port): name for port, name in s["ports"].items()},
+                        }
+                    )
+                    for s in tree["switches"]
+                ),
+                "links": tuple(
+                    LinkRecord(**{**k, "a": End(**k["a"]), "b": End(**k["b"])}) for k in tree["links"]
+                ),
+                "root": root,
+            }
+        )
+
+
+def new_record(
+    name: str,
+    spec: NetworkSpec,
+    *,
+    target: str,
+    elements: int,
+    slots: int,
+    pcap: str | None = None,
+    root: Path = RUN_ROOT,
+    interfaces: Path = Path("/sys/class/net"),
+) -> NetRecord:
+    """Return the record of a network yet to be built, owned by this process, every name fixed.
+
+    `interfaces` lists the interfaces that exist: their names are not used. RecordError for a bad name.
+    """
+    if not NET_NAME.fullmatch(name):
+        raise RecordError(
+            name, f"{name!r} is no name for a network: use a-z, 0-9, - and _, at most 31 of them"
+        )
+    token = _token(name, interfaces)
+    hosts = {host.name for host in spec.hosts}
+
+    def interface(end: End) -> str:
+        return f"{end.node}-eth0" if end.node in hosts else f"{token}-{end.node}-{end.port}"
+
+    links = tuple(
+        LinkRecord(link.a, link.b, interface(link.a), interface(link.b), link.rate_mbit)
+        for link in spec.links
+    )
+    ends = [end for link in spec.links for end in (link.a, link.b)]
+
+    def host_record(host: HostSpec) -> HostRecord:
+        return HostRecord(host.name, host.ip, host.prefix_len, host.mac, interface(End(host.name, 0)))
+
+    def switch_record(switch: SwitchSpec) -> SwitchRecord:
+        ports = {
+            end.port: interface(end) for end in sorted(ends, key=lambda e: e.port) if end.node == switch.name
+        }
+        log = str(root / name / f"{switch.name}.log")
+        return SwitchRecord(switch.name, switch.device_id, switch.ip, switch.mac, log, ports)
+
+    return NetRecord(
+        name=name,
+        topology=spec.topology,
+        target=target,
+        elements=elements,
+        slots=slots,
+        token=token,
+        owner=Process.of(os.getpid()),
+        hosts=tuple(host_record(host) for host in spec.hosts),
+        switches=tuple(switch_record(switch) for switch in spec.switches),
+        links=links,
+        pcap=pcap,
+        root=root,
+    )
+
+
+def _token(name: str, interfaces: Path) -> str:
+    """Return the prefix of the network's interfaces in the root namespace: p and four hex digits."""
+    taken = {path.name.split("-")[0] for path in interfaces.iterdir()} if interfaces.exists() else set()
+    for attempt in range(1000):
+        token = "p" + hashlib.sha256(f"{name}/{attempt}".encode()).hexdigest()[:4]
+        if token not in taken:
+            return token
+    raise RecordError(name, "no prefix is free for the network's interfaces: take other networks down first")
+
+
+def with_host(record: NetRecord, name: str, **changes: Any) -> NetRecord:
+    """Return the record with one host's fields changed."""
+    return replace(record, hosts=tuple(replace(h, **changes) if h.name == name else h for h in record.hosts))
+
+
+def with_switch(record: NetRecord, name: str, **changes: Any) -> NetRecord:
+    """Return the record with one switch's fields changed."""
+    return replace(
+        record, switches=tuple(replace(s, **changes) if s.name == name else s for s in record.switches)
+    )
+
+
+def names(root: Path = RUN_ROOT) -> list[str]:
+    """Return the names of the networks that have a record, sorted."""
+    if not root.exists():
+        return []
+    return sorted(path.name for path in root.iterdir() if NET_NAME.fullmatch(path.name) and path.is_dir())
+
+
+def load(name: str, root: Path = RUN_ROOT) -> NetRecord:
+    """Return the record of the network NAME; RecordError when there is none or it cannot be read."""
+    try:
+        return NetRecord.from_json((root / name / "net.json").read_text(), root)
+    except FileNotFoundError:
+        have = names(root)
+        listed = f"these run: {', '.join(have)}" if have else "none runs (p4reduce net up star starts one)"
+        raise RecordError(name, f"there is no network {name}; {listed}") from None
+    except PermissionError:
+        raise RecordError(
+            name, f"only root may read the record of network {name}: run the command with sudo"
+        ) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            name,
+            f"the record {root / name / 'net.json'} cannot be read ({error}): another version of p4reduce "
+            "wrote it; take that network down with that version, or remove the folder after a reboot",
+        ) from error
+
+
+def load_default(name: str | None = None, root: Path = RUN_ROOT) -> NetRecord:
+    """Return the record of NAME, or without a name of the only network there is; RecordError otherwise."""
+    if name is not None:
+        return load(name, root)
+    have = names(root)
+    if len(have) == 1:
+        return load(have[0], root)
+    if not have:
+        raise RecordError("", "no network runs; start one with: p4reduce net up star")
+    raise RecordError("", f"several networks run ({', '.join(have)}): say which with --net NAME")

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a network consists of: hosts, switches, links and their addresses, all fixed by the description alone.
+
+Addresses: host h of rack r has 10.0.r.h/16, switch d has 10.0.255.d. One /16 holds them all, so a host
+reaches every address on-link; the switch answers ARP for each and routes. MACs carry the IPv4 address:
+02:00 for hosts, 02:01 for switches. The kernel's end of a switch port has a MAC of its own (02:02): with
+the switch's, the root namespace would take the switch's packets for its own and answer or forward them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from topologies.errors import SpecError
+from wire.constants import CPU_PORT, MAX_WORKERS
+
+PREFIX_LEN = 16
+MTU = 9000
+"""Bytes of IP packet a link carries; a 256-element frame needs 1,062."""
+NODE_NAME = re.compile(r"[a-z][a-z0-9]{0,4}")
+"""Short, as `pTTTT-NODE-PORT` must fit the kernel's 15 characters of an interface name."""
+
+
+def host_address(rack: int, number: int) -> str:
+    """Return the IPv4 address of host 1..254 of rack 0..254."""
+    if not (0 <= rack <= 254 and 1 <= number <= 254):
+        raise SpecError(f"host {number} of rack {rack}", "racks are 0..254 and their hosts 1..254")
+    return f"10.0.{rack}.{number}"
+
+
+def switch_address(device_id: int) -> str:
+    """Return the IPv4 address of the switch with device id 1..254."""
+    if not 1 <= device_id <= 254:
+        raise SpecError(f"switch {device_id}", "device ids are 1..254")
+    return f"10.0.255.{device_id}"
+
+
+def mac_of(kind: int, ip: str) -> str:
+    """Return 02:KIND followed by the four bytes of the IPv4 address."""
+    return ":".join(f"{byte:02x}" for byte in (2, kind, *IPv4Address(ip).packed))
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """A host with one interface, NAME-eth0, in a network namespace of its own."""
+
+    name: str
+    ip: str
+    mac: str
+    prefix_len: int = PREFIX_LEN
+
+
+@dataclass(frozen=True)
+class SwitchSpec:
+    """A switch; `ip` is where aggregation is addressed, `mac` what it sends from and answers ARP with."""
+
+    name: str
+    device_id: int
+    ip: str
+    mac: str
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a link: a node's name and its port (hosts: 0; switches: from 1)."""
+
+    node: str
+    port: int
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A cable between two ends; `rate_mbit` limits both directions, None leaves them unshaped."""
+
+    a: End
+    b: End
+    rate_mbit: float | None = None
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A whole network, checked when made: SpecError for what cannot be built."""
+
+    topology: str
+    hosts: tuple[HostSpec, ...]
+    switches: tuple[SwitchSpec, ...]
+    links: tuple[LinkSpec, ...]
+
+    def __post_init__(self) -> None:
+        nodes: list[HostSpec | SwitchSpec] = [*self.hosts, *self.switches]
+        names = [node.name for node in nodes]
+        unique: dict[str, list[object]] = {
+            "name": [node.name for node in nodes],
+            "address": [node.ip for node in nodes],
+            "device id": [switch.device_id for switch in self.switches],
+            "end of a link": [end for link in self.links for end in (link.a, link.b)],
+        }
+        for kind, values in unique.items():
+            for value in values:
+                if values.count(value) > 1:
+                    raise SpecError(str(value), f"the {kind} is used twice")
+        for name in names:
+            if not NODE_NAME.fullmatch(name):
+                raise SpecError(name, "a node's name is a letter and at most four letters or digits")
+        hosts = {host.name for host in self.hosts}
+        for link in self.links:
+            for end in (link.a, link.b):
+                if end.node not in names:
+                    raise SpecError(end.node, "a link ends there, but no such node is described")
+                if end.node in hosts and end.port != 0:
+                    raise SpecError(end.node, "a host has port 0 only")
+                if end.node not in hosts and not 1 <= end.port < CPU_PORT:
+                    raise SpecError(end.node, f"a switch's ports are 1..{CPU_PORT - 1}, not {end.port}")
+            if link.rate_mbit is not None and link.rate_mbit <= 0:
+                raise SpecError(f"{link.a.node}-{link.b.node}", "a rate is greater than 0")
+        linked = {end.node for link in self.links for end in (link.a, link.b)}
+        for host in sorted(hosts - linked):
+            raise SpecError(host, "the host has no link")
+
+
+def star(hosts: int) -> NetworkSpec:
+    """Describe one switch s1 with hosts h1..hN on its ports 1..N.
+
+    Raises SpecError when N is not in 1..64: a slot has one bit per worker and 64 of them.
+    """
+    if not 1 <= hosts <= MAX_WORKERS:
+        raise SpecError(
+            f"--hosts {hosts}", f"a star has 1 to {MAX_WORKERS} hosts, the bits that one switch's slot has"
+        )
+    switch_ip = switch_address(1)
+    return NetworkSpec(
+        topology="star",
+        hosts=tuple(
+            HostSpec(f"h{n}", host_address(0, n), mac_of(0, host_address(0, n))) for n in range(1, hosts + 1)
+        ),
+        switches=(SwitchSpec("s1", 1, switch_ip, mac_of(1, switch_ip)),),
+        links=tuple(LinkSpec(End(f"h{n}", 0), End("s1", n)) for n in range(1, hosts + 1)),
+    )
+
+
+TOPOLOGIES: dict[str, Callable[[int], NetworkSpec]] = {"star": star}
+"""The built-in topologies by name: hosts → description."""
+
+
+def describe(topology: str, hosts: int) -> NetworkSpec:
+    """Return the description of a built-in topology; SpecError names those that exist."""
+    if topology not in TOPOLOGIES:
+        raise SpecError(topology, f"no such topology; there is {', '.join(sorted(TOPOLOGIES))}")
+    return TOPOLOGIES[topology](hosts)

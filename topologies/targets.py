@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch targets: which program runs as a switch, started and stopped alike.
+
+Both take simple_switch_grpc's flags and are driven over P4Runtime, so nothing above this module
+knows which one runs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from topologies.errors import TargetError
+from topologies.record import Process
+from wire.constants import CPU_PORT, DROP_PORT
+
+SWITCH_VARIABLE = "P4REDUCE_SWITCH"
+READY_LIMIT_S = 60.0
+STOP_LIMIT_S = 5.0
+_LOG_LINES = 12
+
+
+class Target(ABC):
+    """A program that can be a switch."""
+
+    name: str
+    default_slots: int
+    """Slots of the P4 program that this target runs by default."""
+    memory_mb: int
+    """Memory that one switch with the default program takes."""
+    needs_compiler: bool
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Say in a sentence why this target cannot run here and how to get it; None when it can."""
+
+    @abstractmethod
+    def program(self) -> list[str]:
+        """Return the command that starts the program, without flags."""
+
+    def extra_flags(self, directory: Path, device_id: int) -> list[str]:
+        """Return flags that only this target needs; `directory` is the network's."""
+        return []
+
+    def available(self) -> bool:
+        """Say whether this target can run here."""
+        return self.missing() is None
+
+    def command(
+        self, device_id: int, ports: Mapping[int, str], grpc: str, directory: Path, pcap: str | None
+    ) -> list[str]:
+        """Return the whole command line of a switch with these ports (number → interface)."""
+        interfaces = [word for port, name in sorted(ports.items()) for word in ("-i", f"{port}@{name}")]
+        return [
+            *self.program(),
+            "--device-id",
+            str(device_id),
+            *interfaces,
+            "--no-p4",
+            *(["--pcap", pcap] if pcap else []),
+            *self.extra_flags(directory, device_id),
+            "--",
+            "--grpc-server-addr",
+            grpc,
+            "--cpu-port",
+            str(CPU_PORT),
+            "--drop-port",
+            str(DROP_PORT),
+        ]
+
+
+class EmbeddedTarget(Target):
+    """Our own switch, from the Python environment that runs this."""
+
+    name = "embedded"
+    default_slots = 16384
+    memory_mb = 200
+    needs_compiler = True
+
+    def missing(self) -> str | None:
+        """See Target.missing."""
+        if importlib.util.find_spec("switch.__main__") is None:
+            return "The embedded switch is not installed: run make setup."
+        compiler = os.environ.get("CC") or "cc"
+        if shutil.which(compiler) is None:
+            return f"The embedded switch needs the C compiler {compiler}: apt-get install gcc libc6-dev."
+        return None
+
+    def program(self) -> list[str]:
+        """See Target.program."""
+        return [sys.executable, "-m", "switch"]
+
+
+class Bmv2Target(Target):
+    """simple_switch_grpc, as found on the PATH."""
+
+    name = "bmv2"
+    default_slots = 1024
+    memory_mb = 300
+    needs_compiler = False
+
+    def missing(self) -> str | None:
+        """See Target.missing."""
+        if shutil.which("simple_switch_grpc") is None:
+            return (
+                "simple_switch_grpc is not on the PATH: install p4lang's package p4lang-bmv2 "
+                "(https://github.com/p4lang/behavioral-model tells how), or use the embedded switch."
+            )
+        return None
+
+    def program(self) -> list[str]:
+        """See Target.program."""
+        return ["simple_switch_grpc"]
+
+    def extra_flags(self, directory: Path, device_id: int) -> list[str]:
+        """Keep bmv2's side channels apart: by default two networks share a Thrift port and an IPC file."""
+        flags: list[str] = []
+        if "--thrift-port" in self._help:
+            flags += ["--thrift-port", str(free_port())]
+        if "--notifications-addr" in self._help:
+            flags += ["--notifications-addr", f"ipc://{directory}/notifications-{device_id}.ipc"]
+        return flags
+
+    @cached_property
+    def _help(self) -> str:
+        done = subprocess.run(
+            [*self.program(), "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=READY_LIMIT_S,
+            check=False,
+        )
+        return done.stdout
+
+
+def targets() -> dict[str, Target]:
+    """Return the targets by name, the default first."""
+    return {target.name: target for target in (EmbeddedTarget(), Bmv2Target())}
+
+
+def choose(name: str | None = None) -> Target:
+    """Return the target of that name, else of P4REDUCE_SWITCH, else the embedded one.
+
+    Raises TargetError when it is unknown or cannot run here.
+    """
+    wanted = name or os.environ.get(SWITCH_VARIABLE) or EmbeddedTarget.name
+    known = targets()
+    if wanted not in known:
+        raise TargetError(wanted, f"no such switch target: {wanted}; there is {' and '.join(known)}")
+    missing = known[wanted].missing()
+    if missing is not None:
+        raise TargetError(wanted, missing)
+    return known[wanted]
+
+
+def free_port() -> int:
+    """Return a TCP port that was free on 127.0.0.1 a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class SwitchProcess:
+    """A switch that runs: started on creation, stopped by stop().
+
+    Raises TargetError when the program cannot be started.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        name: str,
+        device_id: int,
+        ports: Mapping[int, str],
+        log: Path,
+        directory: Path,
+        pcap: str | None = None,
+    ) -> None:
+        self.target = target
+        self.name = name
+        self.log = log
+        self.grpc = f"127.0.0.1:{free_port()}"
+        with log.open("ab") as sink:
+            try:
+                self._child = subprocess.Popen(
+                    target.command(device_id, ports, self.grpc, directory, pcap),
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    # Not the user's folder: python -m would import its modules before ours.
+                    cwd=directory,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise TargetError(target.name, f"the switch {name} cannot be started: {error}") from error
+
+    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> Process:
+        """Wait until the P4Runtime port accepts; return the process.
+
+        Raises TargetError with the log's last lines when it ended or took longer than `limit_s`.
+        """
+        host, _, port = self.grpc.rpartition(":")
+        deadline = time.monotonic() + limit_s
+        while True:
+            code = self._child.poll()
+            if code is not None:
+                raise TargetError(self.target.name, f"{self._what()} ended with {code}; {self.log_tail()}")
+            try:
+                socket.create_connection((host, int(port)), timeout=1).close()
+                return Process.of(self._child.pid)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise TargetError(
+                        self.target.name,
+                        f"{self._what()} did not accept P4Runtime on {self.grpc} in {limit_s:g} s; "
+                        f"{self.log_tail()}",
+                    ) from None
+            time.sleep(0.05)
+
+    def _what(self) -> str:
+        return f"the {self.target.name} switch {self.name}"
+
+    def log_tail(self) -> str:
+        """Return the last lines of the switch's log, for an error's text."""
+        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if self.log.exists() else []
+        return "its log ends:\n  " + "\n  ".join(lines) if lines else "its log is empty"
+
+    def poll(self) -> int | None:
+        """Return the exit code once the switch has ended, else None."""
+        return self._child.poll()
+
+    def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """End the switch: TERM, and KILL after `limit_s`."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+            try:
+                self._child.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
