@@ -72,7 +72,7 @@ def up(
     )
     record.claim()
     try:
-        say(f"building {len(spec.hosts)} hosts and {len(spec.switches)} switches ({chosen.name})")
+        say(f"building {_count(spec)}, switch target {chosen.name}")
         _start_daemon(record)
         record = records.load(name, root)
         if _prepare(record, say):
@@ -213,3 +213,8 @@ def _remove(record: NetRecord, keep_logs: bool) -> Path:
         record.directory.rename(kept)
     shutil.rmtree(record.directory, ignore_errors=True)
     return kept
+
+
+def _count(spec: NetworkSpec) -> str:
+    parts = ((len(spec.hosts), "host", "hosts"), (len(spec.switches), "switch", "switches"))
+    return " and ".join(f"{number} {one if number == 1 else many}" for number, one, many in parts)

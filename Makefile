@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# make run, make test: everything they need is set up first (setup.sh).
+# make run WORKERS=8 ELEMENTS=64 LOSS=2 SEED=7 SWITCH=bmv2 KEEP=1 PCAP=dir
+
+ROOMS := wire p4src switch controller worker topologies traces training bench tests
+PY := .venv/bin/python
+export PYTHON ?= python3
+
+option = $(if $($1),--$2 "$($1)")
+OPTIONS = $(call option,WORKERS,workers) $(call option,ELEMENTS,elements) $(call option,LOSS,loss) \
+	$(call option,SEED,seed) $(call option,SWITCH,switch) $(if $(KEEP),--keep) $(call option,PCAP,pcap)
+
+.PHONY: help setup run test test-slow lint p4 clean
+help:
+	@echo 'make run        train through the network (needs root; WORKERS ELEMENTS LOSS SEED SWITCH KEEP PCAP)'
+	@echo 'make test       run every test that can run here'
+	@echo 'make test-slow  run the long set'
+	@echo 'make setup lint p4 clean'
+setup:
+	@sh ./setup.sh setup
+run: setup
+	@sh ./setup.sh root .venv/bin/p4reduce train $(strip $(OPTIONS))
+test: setup
+	@sh ./setup.sh test -m 'not slow'
+test-slow: setup
+	@sh ./setup.sh test -m slow
+lint: setup
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy $(ROOMS)
+p4: setup
+	$(PY) -m p4src.compile
+clean:
+	@sh ./setup.sh clean

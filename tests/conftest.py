@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test may need: which of them can run here, and the switch targets that are present."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from topologies import preflight
+from topologies.targets import Target, targets
+
+settings.register_profile("p4reduce", deadline=None, max_examples=50, print_blob=True)
+settings.load_profile("p4reduce")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+TARGETS = targets()
+
+
+def _network_problems() -> list[str]:
+    """Say why no network can be built here ([] when one can)."""
+    return preflight.root_problems() or preflight.tool_problems() or preflight.veth_problems()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("root")]
+    problems = _network_problems() if marked else []
+    if problems:
+        reason = "no network can be built here: " + " ".join(problems)
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Target:
+    """Return each switch target that is present; a test with it runs once for each."""
+    chosen = TARGETS[request.param]
+    missing = chosen.missing()
+    if missing is not None:
+        pytest.skip(f"the target {chosen.name} is absent: {missing}")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return ../shared, which has the models and conformance programs; absent, the test is skipped."""
+    if not SHARED.is_dir():
+        pytest.skip("../shared (models and public conformance programs) is not beside this checkout")
+    return SHARED

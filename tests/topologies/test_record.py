@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies import record as records
+from topologies.errors import RecordError
+from topologies.record import NetRecord, Process, new_record, with_host, with_switch
+from topologies.spec import End, LinkSpec, star
+
+
+def make(root: Path, name: str = "star", hosts: int = 3) -> NetRecord:
+    return new_record(name, star(hosts), target="embedded", elements=64, slots=1024, root=root)
+
+
+@given(hosts=st.integers(1, 64), rate=st.none() | st.floats(0.1, 1e5), pcap=st.none() | st.text())
+def test_a_record_survives_its_text(hosts: int, rate: float | None, pcap: str | None) -> None:
+    spec = star(hosts)
+    spec = replace(spec, links=tuple(replace(link, rate_mbit=rate) for link in spec.links))
+    record = new_record("n", spec, target="bmv2", elements=256, slots=16384, pcap=pcap)
+    record = with_host(record, "h1", process=Process(7, 8), netns=9)
+    record = with_switch(record, "s1", process=Process(10, 11), grpc="127.0.0.1:12")
+    assert NetRecord.from_json(record.to_json()) == record
+
+
+def test_interfaces_fit_the_kernel_and_belong_to_one_network(tmp_path: Path) -> None:
+    spec = star(1)
+    long = replace(
+        spec,
+        hosts=(replace(spec.hosts[0], name="h9999"),),
+        switches=(replace(spec.switches[0], name="s9999"),),
+        links=(LinkSpec(End("h9999", 0), End("s9999", 509)),),
+    )
+    record = new_record("long", long, target="embedded", elements=64, slots=1, root=tmp_path)
+    (interface,) = record.root_interfaces()
+    # IFNAMSIZ is 16 with the NUL.
+    assert len(interface) == 15
+    assert make(tmp_path, "a").token != make(tmp_path, "b").token
+
+
+def test_a_prefix_in_use_is_not_taken(tmp_path: Path) -> None:
+    first = new_record("n", star(1), target="bmv2", elements=64, slots=1, interfaces=tmp_path)
+    (tmp_path / first.root_interfaces()[0]).touch()
+    second = new_record("n", star(1), target="bmv2", elements=64, slots=1, interfaces=tmp_path)
+    assert second.token != first.token
+
+
+def test_a_name_is_claimed_once_and_found_again(tmp_path: Path) -> None:
+    record = make(tmp_path)
+    record.claim()
+    assert record.directory.stat().st_mode & 0o777 == 0o700
+    assert records.load("star", tmp_path) == record
+    with pytest.raises(RecordError, match=r"already up.*--name"):
+        make(tmp_path).claim()
+    assert [path.name for path in tmp_path.iterdir()] == ["star"]
+
+
+def test_the_default_is_the_only_network(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="p4reduce net up star"):
+        records.load_default(root=tmp_path)
+    make(tmp_path, "one").claim()
+    assert records.load_default(root=tmp_path).name == "one"
+    make(tmp_path, "two").claim()
+    with pytest.raises(RecordError, match=r"one, two.*--net NAME"):
+        records.load_default(root=tmp_path)
+    assert records.load_default("two", tmp_path).name == "two"
+    with pytest.raises(RecordError, match="these run: one, two"):
+        records.load("three", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 0}', "[]", '{"version": 1}'])
+def test_a_foreign_record_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/net.json").write_text(text)
+    with pytest.raises(RecordError, match="cannot be read"):
+        records.load("odd", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a" * 32, "a b", "-x"])
+def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecordError, match="no name for a network"):
+        make(tmp_path, name)
+
+
+def test_peers_and_look_ups(tmp_path: Path) -> None:
+    record = make(tmp_path)
+    assert record.peers("s1") == {1: End("h1", 0), 2: End("h2", 0), 3: End("h3", 0)}
+    assert record.peers("h2") == {0: End("s1", 2)}
+    with pytest.raises(RecordError, match="no host h9; it has h1, h2, h3"):
+        record.host("h9")
+    with pytest.raises(RecordError, match="no switch s9; it has s1"):
+        record.switch("s9")
+
+
+def test_a_process_is_its_pid_and_start() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        process = Process.of(child.pid)
+        assert process.alive()
+        assert not replace(process, start=process.start + 1).alive()
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        # Ended, not yet reaped.
+        assert not process.alive()
+    with pytest.raises(ProcessLookupError):
+        Process.of(child.pid)
+
+
+def test_a_record_tells_who_died(tmp_path: Path) -> None:
+    record = make(tmp_path, hosts=2)
+    assert record.dead() == []
+    record = replace(with_host(record, "h1", process=record.owner), state="up")
+    assert record.dead() == ["switch s1", "host h2"]
