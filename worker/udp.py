@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many packets a system call over a UDP socket: sendmmsg, recvmmsg, UDP_SEGMENT and UDP_GRO.
+
+1. A burst is sent where it lies: each message is a run of packets that the kernel cuts up (UDP_SEGMENT,
+   Linux 4.18), or one packet where it cannot (a device without checksum offload, before Linux 6.11).
+2. Received messages may be runs as well (UDP_GRO, Linux 5.0); all packets of a network have one size.
+3. What the network answers to a packet (ICMP: refused, unreachable) is a lost packet, not an error: the
+   engine's time-out speaks when it lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import select
+import socket
+import time
+
+import numpy as np
+
+from wire.membership import Membership
+from wire.packet import Packets, payload_dtype
+
+from .errors import TransportError
+
+UDP_SEGMENT, UDP_GRO = 103, 104
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
+BUFFER_BYTES = 8 << 20
+"""Socket buffers wanted: results of a large window come in one burst."""
+LARGEST_DATAGRAM = 65507
+MOST_SEGMENTS = 64
+"""UDP_MAX_SEGMENTS of the older kernels."""
+MESSAGES = 128
+"""Messages a system call."""
+RECEIVE_STRIDE = 1 << 16
+SEND_WAIT = 1.0
+"""Seconds to wait for room in a full send buffer; then the rest of the burst counts as lost."""
+
+_PASSING = {
+    errno.ECONNREFUSED,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.ENETDOWN,
+    errno.ENOBUFS,
+    errno.EPROTO,
+    errno.EPERM,  # a firewall or tc dropped it
+}
+_NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP}
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_size_t), ("length", ctypes.c_size_t))
+
+
+class _MMsgHdr(ctypes.Structure):
+    """struct mmsghdr of Linux, its msghdr spelt out; pointers as numbers, so that numpy can fill them."""
+
+    _fields_ = (
+        ("name", ctypes.c_size_t),
+        ("name_length", ctypes.c_uint),
+        ("iov", ctypes.c_size_t),
+        ("iov_count", ctypes.c_size_t),
+        ("control", ctypes.c_size_t),
+        ("control_length", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+        ("length", ctypes.c_uint),
+    )
+
+
+class _Messages:
+    """Preallocated headers for a batched call; numpy views over the fields that change."""
+
+    def __init__(self) -> None:
+        self._iovecs = (_IoVec * MESSAGES)()
+        self.headers = (_MMsgHdr * MESSAGES)()
+        base = ctypes.addressof(self._iovecs)
+        for i, header in enumerate(self.headers):
+            header.iov, header.iov_count = base + i * ctypes.sizeof(_IoVec), 1
+        iovecs = np.frombuffer(self._iovecs, np.dtype(_IoVec))
+        self.bases, self.lengths = iovecs["base"], iovecs["length"]
+        self.received = np.frombuffer(self.headers, np.dtype(_MMsgHdr))["length"]
+
+    def address(self, first: int) -> int:
+        return ctypes.addressof(self.headers) + first * ctypes.sizeof(_MMsgHdr)
+
+
+class UdpTransport:
+    """The default transport. Takes over `sock`, bound by `bind_port`, and connects it to the job's port.
+
+    Raises TransportError when the socket cannot be set up or a packet is larger than the link's MTU.
+    """
+
+    def __init__(self, membership: Membership, sock: socket.socket) -> None:
+        self._membership, self._socket = membership, sock
+        self._dtype = payload_dtype(membership.elements)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._out, self._in = _Messages(), _Messages()
+        self._buffer = np.zeros((MESSAGES, RECEIVE_STRIDE), np.uint8)
+        self._in.bases[:] = self._buffer.ctypes.data + np.arange(MESSAGES) * RECEIVE_STRIDE
+        self._in.lengths[:] = RECEIVE_STRIDE
+        self.segments = min(MOST_SEGMENTS, LARGEST_DATAGRAM // self._dtype.itemsize)
+        """Packets a message sent; 1 where the kernel cannot cut messages up."""
+        try:
+            sock.setblocking(False)
+            self._set_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF)
+            self._set_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF)
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            sock.connect((membership.switch_ip, membership.port))
+        except OSError as error:
+            raise TransportError(
+                f"cannot reach switch {membership.switch_ip}:{membership.port} from {membership.own_ip}: "
+                f"{error.strerror}. Check this host's address and routes."
+            ) from error
+        try:
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._dtype.itemsize)
+        except OSError:
+            self.segments = 1
+        with contextlib.suppress(OSError):  # an older kernel: one packet a message
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        self._poll_in, self._poll_out = select.poll(), select.poll()
+        self._poll_in.register(sock, select.POLLIN)
+        self._poll_out.register(sock, select.POLLOUT)
+        while len(self.receive(0)):
+            pass  # what came before connect() may be anybody's; no result is due yet
+
+    def _set_buffer(self, forced: int, ordinary: int) -> None:
+        try:  # needs CAP_NET_ADMIN; the ordinary option stops at net.core.rmem_max or wmem_max
+            self._socket.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
+        except OSError:
+            self._socket.setsockopt(socket.SOL_SOCKET, ordinary, BUFFER_BYTES)
+
+    def send(self, packets: Packets) -> None:
+        """Send payloads; waits at most SEND_WAIT for room. See Transport."""
+        packets = np.ascontiguousarray(packets)
+        size, done, refusals = self._dtype.itemsize, 0, 0
+        deadline = time.monotonic() + SEND_WAIT
+        while done < len(packets):
+            run = self.segments
+            todo = min(-(-(len(packets) - done) // run), MESSAGES)
+            starts = done + np.arange(todo) * run
+            self._out.bases[:todo] = packets.ctypes.data + starts * size
+            self._out.lengths[:todo] = np.minimum(run, len(packets) - starts) * size
+            sent = self._call("sendmmsg", self._out, todo)
+            if sent >= 0:
+                done = min(len(packets), done + sent * run)
+                continue
+            code = -sent
+            if code in (errno.EAGAIN, errno.EINTR):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._poll_out.poll(math.ceil(1000 * left))
+            elif code in _NO_SEGMENTATION and run > 1:
+                self.segments = 1
+                self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+            elif code == errno.EMSGSIZE:
+                raise TransportError(
+                    f"a packet of {size} bytes and its headers exceeds the MTU towards "
+                    f"{self._membership.switch_ip}: set the link's MTU to at least {size + 28}"
+                )
+            elif code not in _PASSING:
+                raise TransportError(
+                    f"cannot send from {self._membership.own_ip}:{self._membership.own_port}: "
+                    f"{os.strerror(code)}"
+                )
+            else:
+                refusals += 1  # the first may be the answer to an earlier packet
+                if refusals == 3:
+                    return
+
+    def receive(self, timeout: float) -> Packets:
+        """Return the payloads that came, waiting at most `timeout` seconds for a first one. See Transport."""
+        count = self._receive_now()
+        if not count and timeout > 0:
+            self._poll_in.poll(math.ceil(1000 * timeout))
+            count = self._receive_now()
+        size = self._dtype.itemsize
+        lengths = self._in.received[:count]
+        if (lengths == size).all():
+            raw = np.ascontiguousarray(self._buffer[:count, :size]).reshape(-1)
+        else:
+            raw = np.concatenate(
+                [row[: length - length % size] for row, length in zip(self._buffer, lengths, strict=False)]
+            )
+        return raw.view(self._dtype)
+
+    def _receive_now(self) -> int:
+        for _ in range(3):  # an ICMP answer to a packet sent before is reported once, then the queue is read
+            count = self._call("recvmmsg", self._in, MESSAGES)
+            if count >= 0:
+                return count
+            if -count == errno.EAGAIN:
+                return 0
+            if -count not in _PASSING and -count != errno.EINTR:
+                raise TransportError(
+                    f"cannot receive at {self._membership.own_ip}:{self._membership.own_port}: "
+                    f"{os.strerror(-count)}"
+                )
+        return 0
+
+    def _call(self, name: str, messages: _Messages, count: int) -> int:
+        """Return the messages done, or minus errno."""
+        function = getattr(self._libc, name)
+        arguments = [self._socket.fileno(), ctypes.c_void_p(messages.address(0)), count, socket.MSG_DONTWAIT]
+        if name == "recvmmsg":
+            arguments.append(None)
+        done: int = function(*arguments)
+        return done if done >= 0 else -ctypes.get_errno()
+
+    def close(self) -> None:
+        """Close the socket; see Transport."""
+        self._socket.close()
