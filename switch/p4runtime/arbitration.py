@@ -54,7 +54,7 @@ class Client:
             return True
 
     def close(self, error: RpcError | None = None) -> None:
-        """End the stream after what is queued, with the error as its status if given; the first call counts."""
+        """End the stream after what is queued, with the error as its status; the first call counts."""
         with self._ready:
             if not self._closed:
                 self._closed = True

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ports of the embedded switch: one thread moves batches between AF_PACKET sockets and sw_process.
+ *
+ * All functions may be called from any thread, io_add_port only before io_start. Functions that can fail
+ * return 0 or a negative errno. Nothing here grows without bound: what does not fit is dropped and counted.
+ */
+#ifndef P4REDUCE_IO_H
+#define P4REDUCE_IO_H
+
+#include "switch.h"
+
+typedef struct io io;
+
+typedef void (*io_process)(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx);
+
+typedef struct io_stats {
+    uint64_t rx_packets;
+    uint64_t rx_bytes;
+    uint64_t rx_dropped;  /* by the kernel: the socket's buffer was full */
+    uint64_t rx_errors;   /* truncated, or no program loaded */
+    uint64_t tx_packets;
+    uint64_t tx_bytes;
+    uint64_t tx_dropped;  /* the link or our buffer was full, or the port down */
+    uint64_t tx_errors;   /* longer than the MTU, or shorter than an Ethernet header */
+} io_stats;
+
+enum io_event_kind {
+    IO_TIMEOUT = 0,
+    IO_PACKET_IN,    /* a frame left on the CPU port: its bytes are in the buffer */
+    IO_PORT_DOWN,
+    IO_PORT_UP,
+    IO_PORT_GONE,    /* the interface does not exist any more */
+    IO_CAPTURE_LOST, /* a capture file could not be written; capturing on this port has ended */
+    IO_STOPPED,
+};
+
+typedef struct io_event {
+    int32_t kind;
+    uint32_t port;
+    uint32_t len;
+    int32_t error; /* errno behind the event, 0 if there is none */
+} io_event;
+
+/* cpu_port < 0: there is none. NULL only without memory. */
+io *io_new(int64_t cpu_port);
+/* Stops, flushes and closes everything. */
+void io_free(io *o);
+
+/* Binds an interface to a port number (0..65535). Captures go to in_path and out_path unless NULL. */
+int io_add_port(io *o, uint32_t port, const char *interface, const char *in_path, const char *out_path);
+
+int io_start(io *o);
+/* Ends the thread and flushes captures; idempotent. */
+void io_stop(io *o);
+
+/* Lets packets run through this program from the next batch on; NULL: they are dropped. When it returns the
+ * former program is not in use. -ETIMEDOUT if the batch that is running does not end within 10 s. */
+int io_attach(io *o, io_process process, sw *program);
+
+/* Lets a frame enter on the CPU port. -ENOBUFS when the queue is full, -ENXIO without a CPU port. */
+int io_inject(io *o, const uint8_t *data, uint32_t len);
+
+/* Waits up to timeout_ms for the next event; a frame is cut to cap bytes. */
+void io_wait(io *o, int timeout_ms, io_event *event, uint8_t *buffer, size_t cap);
+
+/* Frames for the CPU port that were lost because nobody took them. */
+uint64_t io_packet_in_lost(io *o);
+
+int io_port_stats(io *o, uint32_t port, io_stats *out);
+
+#endif
