@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def compile_all() -> None:
             "p4c-bm2-ss is not on PATH: install p4lang's p4c package (see README.md), or use compiled/"
         )
     (SOURCES / "verdicts.p4").write_text(p4_constants())
-    version = subprocess.run([p4c, "--version"], capture_output=True, text=True, timeout=30).stdout
+    said = subprocess.run([p4c, "--version"], capture_output=True, text=True, timeout=30)
+    version = re.search(r"Version (\S+)", said.stdout + said.stderr)
     made: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for form in FORMS:
@@ -67,7 +69,7 @@ def compile_all() -> None:
             made[form.json_path.name], made[form.p4info_path.name] = compile_form(form, p4c, Path(folder))
     stamp = {
         "sources_sha256": source_hash(),
-        "p4c": version.split("\n")[1].strip() if "\n" in version else version,
+        "p4c": version[1] if version else "unknown",
     }
     made[STAMP.name] = json.dumps(stamp, indent=1) + "\n"
     COMPILED.mkdir(exist_ok=True)

@@ -30,6 +30,13 @@ const bit<32> INSTANCE_RECIRCULATED = 4;
 const bit<32> SESSION_INGRESS_DUPLICATE = 512;
 const bit<32> SESSION_EGRESS_DUPLICATE = 1;
 
+typedef bit<3> handling_t;
+const handling_t HANDLE_NONE = 0; // refused
+const handling_t HANDLE_AGGREGATION = 1;
+const handling_t HANDLE_ARP = 2;
+const handling_t HANDLE_PING = 3;
+const handling_t HANDLE_ROUTING = 4;
+
 typedef bit<2> role_t;
 const role_t ROLE_ROOT_WORKER = 1; // a worker of a switch that completes sums itself
 const role_t ROLE_LEAF_WORKER = 2; // a worker of a switch that sends its partial to a parent

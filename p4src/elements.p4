@@ -17,4 +17,3 @@
 #endif
 
 #define ELEMENT_FIELD(v) bit<32> v;
-#define ELEMENT_LISTED(v) , hdr.values.v

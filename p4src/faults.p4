@@ -39,6 +39,10 @@ control Faults(in bit<9> port, out fault_t fault)(bit<8> direction) {
         fault.drop = false;
         fault.duplicate = false;
         fault.flip = 0;
+        seed = 0;
+        drop_below = 0;
+        duplicate_below = 0;
+        corrupt_below = 0;
         if (shares.apply().hit) {
             bit<32> n;
             bit<32> x;

@@ -120,6 +120,7 @@ struct metadata_t {
     @field_list(FIELDS_DUPLICATE)
     bit<9>    port;      // that the packet came in by; kept for a duplicate, whose ingress_port is lost
     bool      from_host;
+    handling_t handling;
     verdict_t verdict;
     bool      rewritten; // the IPv4 checksum must be written
     bool      aggregate; // an aggregation packet that this switch sends: the UDP checksum must be written

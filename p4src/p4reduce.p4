@@ -18,14 +18,8 @@
 
 // Never trust a packet: what comes from a port is refused until something here admits it.
 control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    Faults(8w0)   faults;
-    Arp()         arp;
-    Sources()     sources;
-    Routing()     routing;
-    Ping()        ping;
-    Aggregation() aggregation;
-    fault_t fault;
-    bool    permitted;
+    Faults(8w0) faults;
+    fault_t     fault;
 
     action refuse(verdict_t verdict) {
         meta.verdict = verdict;
@@ -53,7 +47,7 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     apply {
         if (standard.ingress_port == CPU_PORT) {
             if (hdr.packet_out.isValid()) {
-                aggregation.apply(hdr, meta, standard);
+                meta.handling = HANDLE_AGGREGATION; // a peek, which shares the slots' state register
             } else {
                 refuse(V_BAD_PACKET_OUT);
             }
@@ -79,7 +73,7 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         if (standard.parser_error != error.NoError) {
             refuse(V_MALFORMED);
         } else if (hdr.arp.isValid()) {
-            arp.apply(hdr, meta, standard);
+            meta.handling = HANDLE_ARP;
         } else if (!hdr.ipv4.isValid()) {
             refuse(V_NOT_IPV4);
         } else if (standard.checksum_error == 1) {
@@ -88,34 +82,48 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             refuse(V_MALFORMED);
         } else if (hdr.ethernet.dst[40:40] == 1) {
             refuse(V_NOT_FOR_SWITCH);
-        } else if (addresses.apply().hit) {
-            if (hdr.udp.isValid() && hdr.udp.dst[15:8] == 0xBE) {
-                meta.for_job = true;
-                meta.job = hdr.udp.dst[7:0];
-            } else if (hdr.udp.isValid() && hdr.udp.src[15:8] == 0xBE) {
-                meta.for_job = true;
-                meta.job = hdr.udp.src[7:0];
-            }
-            if (meta.for_job) {
-                aggregation.apply(hdr, meta, standard);
-            } else if (hdr.ipv4_options.isValid()) {
-                refuse(V_IP_OPTIONS);
-            } else if (hdr.ipv4.more_fragments == 1 || hdr.ipv4.fragment_offset != 0) {
-                refuse(V_FRAGMENT);
-            } else {
-                sources.apply(hdr, meta, permitted);
-                if (permitted) {
-                    ping.apply(hdr, meta, standard);
-                } else {
-                    refuse(V_SPOOFED_SOURCE);
-                }
-            }
+        } else if (!addresses.apply().hit) {
+            meta.handling = HANDLE_ROUTING;
+        } else if (hdr.ipv4_options.isValid()) {
+            refuse(V_IP_OPTIONS);
+        } else if (hdr.ipv4.more_fragments == 1 || hdr.ipv4.fragment_offset != 0) {
+            refuse(V_FRAGMENT);
+        } else if (hdr.udp.isValid() && hdr.udp.dst[15:8] == 0xBE) {
+            meta.handling = HANDLE_AGGREGATION;
+            meta.for_job = true;
+            meta.job = hdr.udp.dst[7:0];
+        } else if (hdr.udp.isValid() && hdr.udp.src[15:8] == 0xBE) {
+            meta.handling = HANDLE_AGGREGATION;
+            meta.for_job = true;
+            meta.job = hdr.udp.src[7:0];
         } else {
+            meta.handling = HANDLE_PING;
+        }
+    }
+}
+
+control Handle(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    Aggregation() aggregation;
+    Arp()         arp;
+    Sources()     sources;
+    Ping()        ping;
+    Routing()     routing;
+    bool permitted;
+
+    apply {
+        if (meta.handling == HANDLE_AGGREGATION) {
+            aggregation.apply(hdr, meta, standard);
+        } else if (meta.handling == HANDLE_ARP) {
+            arp.apply(hdr, meta, standard);
+        } else if (meta.handling != HANDLE_NONE) {
             sources.apply(hdr, meta, permitted);
-            if (permitted) {
-                routing.apply(hdr, meta, standard);
+            if (!permitted) {
+                meta.verdict = V_SPOOFED_SOURCE;
+                mark_to_drop(standard);
+            } else if (meta.handling == HANDLE_PING) {
+                ping.apply(hdr, meta, standard);
             } else {
-                refuse(V_SPOOFED_SOURCE);
+                routing.apply(hdr, meta, standard);
             }
         }
     }
@@ -123,6 +131,7 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Receive() receive;
+    Handle()  handle;
     counter(PORTS * VERDICTS, CounterType.packets_and_bytes) port_verdicts;
     counter(JOBS * VERDICTS, CounterType.packets_and_bytes) job_verdicts;
     counter(JOBS * 64 * WORKER_VERDICTS, CounterType.packets_and_bytes) worker_verdicts;
@@ -132,6 +141,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             meta.port = standard.ingress_port;
         }
         receive.apply(hdr, meta, standard);
+        handle.apply(hdr, meta, standard);
         port_verdicts.count((bit<32>)(meta.port ++ meta.verdict));
         if (meta.admitted && meta.role != ROLE_PARENT) {
             worker_verdicts.count((bit<32>)(meta.job ++ meta.worker ++ meta.verdict[3:0]));

@@ -26,6 +26,7 @@ control Arp(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_
     }
     apply {
         meta.verdict = V_ARP_UNKNOWN;
+        mac = 0;
         bool sound = hdr.arp.hardware == 1 && hdr.arp.protocol == TYPE_IPV4 && hdr.arp.hardware_length == 6
             && hdr.arp.protocol_length == 4 && hdr.arp.operation == 1
             && hdr.arp.sender_mac == hdr.ethernet.src && hdr.arp.sender_mac[40:40] == 0;
