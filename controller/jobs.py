@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on one switch: slots, epochs and the entries that admit their workers (DESIGN.md, Epochs).
+
+1. An epoch is a fresh set of everything: nothing is modified in place. The old entries go first.
+2. Entries come in dependency order, one batch a level: group, receivers, members. A packet that is admitted
+   finds all that it needs. They go in the reverse order.
+3. What fails half-way is taken back whole, and the error says so if that fails too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from controller.entities import MAX_GROUP, MAX_RID, Switch, delete, insert, multicast_group
+from controller.epochs import EpochStore, Source
+from controller.errors import ControllerError, JobError, RollbackError
+from controller.p4info import Entity
+from controller.pool import Numbers, SlotPool
+from controller.program import Program
+from controller.program.admission import Pool, Sender
+from wire.constants import JOBS, MAX_WORKERS, job_port
+from wire.membership import Membership
+
+
+@dataclass(frozen=True)
+class SwitchSite:
+    """What jobs must know of the switch they run on."""
+
+    ip: str
+    mac: str
+    elements: int
+    """Values a packet that its program was compiled for."""
+    slots: int
+
+
+@dataclass(frozen=True)
+class WorkerSeat:
+    """One worker of a job in one epoch: its host, addresses, switch port and freshly bound UDP port."""
+
+    host: str
+    ip: str
+    mac: str
+    port: int
+    udp_port: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as it stands in its present epoch."""
+
+    number: int
+    seats: tuple[WorkerSeat, ...]
+    window: int
+    lead: int
+    epoch: int
+    base: int
+    """First slot of its pool."""
+    group: int
+    rids: tuple[int, ...]
+    levels: tuple[tuple[Entity, ...], ...] = field(repr=False)
+    """Its entries on the switch, by dependency level."""
+
+
+class JobController:
+    """The jobs of one switch. Not thread-safe.
+
+    Every call may raise SwitchClientError. Then a job being added is not there; one being removed is still
+    known (remove it again); one being given a new epoch has its old one, or is gone if its old entries are:
+    add it again with its g0 and t0.
+    """
+
+    def __init__(self, switch: Switch, site: SwitchSite, epochs: EpochStore) -> None:
+        self._switch = switch
+        self._site = site
+        self._epochs = epochs
+        self._program = Program(switch.p4info)
+        self.pool = SlotPool(site.slots)
+        self._groups = Numbers("multicast groups", MAX_GROUP)
+        self._rids = Numbers("replication ids", MAX_RID)
+        self._jobs: dict[int, Job] = {}
+
+    @property
+    def jobs(self) -> dict[int, Job]:
+        """The jobs by number (a copy)."""
+        return dict(self._jobs)
+
+    def job(self, number: int) -> Job:
+        """Return a job; JobError if there is none of that number."""
+        try:
+            return self._jobs[number]
+        except KeyError:
+            have = ", ".join(map(str, sorted(self._jobs))) or "none"
+            raise JobError(number, f"there is no such job; there is {have}") from None
+
+    def add_job(
+        self,
+        job: int,
+        seats: Sequence[WorkerSeat],
+        window: int,
+        lead: int | None = None,
+        *,
+        g0: int = 0,
+        t0: int = 0,
+    ) -> list[Membership]:
+        """Rent `window` slots, admit the workers (seat r is rank r) and return each one's membership.
+
+        `lead` is max(1, window // 4) unless given. Raises JobError, PoolFullError, BindAgainError and
+        MembershipError before anything is changed.
+        """
+        if job in self._jobs:
+            raise JobError(job, "is already there; remove it, or give it a new epoch")
+        lead = max(1, window // 4) if lead is None else lead
+        new, members = self._plan(job, tuple(seats), window, lead, g0, t0)
+        self._install(new)
+        return members
+
+    def remove_job(self, job: int) -> None:
+        """Withdraw a job's entries and free what it held; its workers' packets are refused from then on."""
+        old = self.job(job)
+        self._withdraw(old)
+        self.pool.release(old.base)
+
+    def new_epoch(
+        self,
+        job: int,
+        seats: Sequence[WorkerSeat],
+        *,
+        g0: int,
+        t0: int,
+        window: int | None = None,
+        lead: int | None = None,
+    ) -> list[Membership]:
+        """Let a job go on in a new epoch from chunk g0, after t0 all-reduces: old entries go, new ones come.
+
+        The workers have stopped. `window` stays unless given; `lead` may change only where the members do.
+        Raises as `add_job`.
+        """
+        old = self.job(job)
+        window = old.window if window is None else window
+        lead = old.lead if lead is None else lead
+        if lead != old.lead and [s.host for s in seats] == [s.host for s in old.seats]:
+            raise JobError(job, f"its lead is {old.lead} and changes only where its members change")
+        before = self.pool
+        self.pool = deepcopy(before)
+        self.pool.release(old.base)
+        try:
+            new, members = self._plan(job, tuple(seats), window, lead, g0, t0)
+        except BaseException:
+            self.pool = before
+            raise
+        try:
+            self._withdraw(old)
+        except BaseException:
+            self._release(new)
+            self.pool = before
+            raise
+        self._install(new)
+        return members
+
+    def _check(self, job: int, seats: Sequence[WorkerSeat], window: int, lead: int) -> None:
+        if not 0 <= job < JOBS:
+            raise JobError(job, f"job numbers are 0..{JOBS - 1}")
+        if not 1 <= len(seats) <= MAX_WORKERS:
+            raise JobError(job, f"a job has 1..{MAX_WORKERS} workers on one switch, not {len(seats)}")
+        if not 1 <= window <= self._site.slots:
+            raise JobError(job, f"its window is 1..{self._site.slots}, the switch's slots, not {window}")
+        if not 1 <= lead <= window:
+            raise JobError(job, f"its lead is 1..{window}, its window, not {lead}")
+
+    def _plan(
+        self, number: int, seats: tuple[WorkerSeat, ...], window: int, lead: int, g0: int, t0: int
+    ) -> tuple[Job, list[Membership]]:
+        """Take all that a new epoch needs and make its entries; the switch is not touched."""
+        self._check(number, seats, window, lead)
+        base = self.pool.allocate(window, f"job {number}")
+        groups: list[int] = []
+        rids: list[int] = []
+        epoch = 0
+        try:
+            groups = self._groups.take(1)
+            rids = self._rids.take(len(seats))
+            epoch = self._epochs.begin(_sources(seats))
+            levels = self._entries(number, seats, Pool(base, window, epoch, groups[0]), rids)
+            job = Job(number, seats, window, lead, epoch, base, groups[0], tuple(rids), levels)
+            return job, [self._membership(job, rank, g0, t0) for rank in range(len(seats))]
+        except BaseException:
+            self.pool.release(base)
+            self._groups.give_back(groups)
+            self._rids.give_back(rids)
+            if epoch:
+                self._epochs.end(_sources(seats))
+            raise
+
+    def _release(self, job: Job) -> None:
+        """Give back what a job took, but for its slots."""
+        self._groups.give_back([job.group])
+        self._rids.give_back(list(job.rids))
+        self._epochs.end(_sources(job.seats))
+
+    def _install(self, job: Job) -> None:
+        try:
+            for level in job.levels:
+                insert(self._switch, level)
+        except BaseException as error:
+            try:
+                for level in reversed(job.levels):
+                    delete(self._switch, level)
+            except ControllerError as failure:
+                # What the switch may still hold is not given to another job.
+                raise RollbackError(job.number, error, failure) from error
+            self.pool.release(job.base)
+            self._release(job)
+            raise
+        self._jobs[job.number] = job
+
+    def _withdraw(self, job: Job) -> None:
+        for level in reversed(job.levels):
+            delete(self._switch, level)
+        del self._jobs[job.number]
+        self._release(job)
+
+    def _entries(
+        self, number: int, seats: Sequence[WorkerSeat], pool: Pool, rids: Sequence[int]
+    ) -> tuple[tuple[Entity, ...], ...]:
+        port = job_port(number)
+        site, program, n = self._site, self._program, len(seats)
+        group = multicast_group(pool.group, [(s.port, rid) for s, rid in zip(seats, rids, strict=True)])
+        receivers = [
+            program.receivers.receiver(
+                rid,
+                src_mac=site.mac,
+                dst_mac=seat.mac,
+                src_ip=site.ip,
+                dst_ip=seat.ip,
+                src_port=port,
+                dst_port=seat.udp_port,
+            )
+            for seat, rid in zip(seats, rids, strict=True)
+        ]
+        members = [
+            program.admission.worker(Sender(seat.port, seat.ip, seat.udp_port, port), bit, n, pool)
+            for bit, seat in enumerate(seats)
+        ]
+        return (group,), tuple(receivers), tuple(members)
+
+    def _membership(self, job: Job, rank: int, g0: int, t0: int) -> Membership:
+        seat = job.seats[rank]
+        return Membership(
+            job=job.number,
+            rank=rank,
+            n=len(job.seats),
+            switch_ip=self._site.ip,
+            switch_mac=self._site.mac,
+            own_ip=seat.ip,
+            own_mac=seat.mac,
+            own_port=seat.udp_port,
+            window=job.window,
+            lead=job.lead,
+            epoch=job.epoch,
+            elements=self._site.elements,
+            g0=g0,
+            t0=t0,
+        )
+
+
+def _sources(seats: Sequence[WorkerSeat]) -> list[Source]:
+    return [Source(seat.host, seat.ip, seat.udp_port) for seat in seats]

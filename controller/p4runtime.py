@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SwitchClient: one switch over P4Runtime. Every call has a limit, and every failure names the switch.
+
+1. Election ids are (microseconds since 1970, random): unique, and a later client outranks an earlier one.
+2. A partly failed Write is decoded here: the library's iterator over the batch's errors never ends.
+3. Without arbitration (`primary=False`) a client only reads, and takes nothing from the one that writes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2
+
+from controller.errors import (
+    NotPrimaryError,
+    RpcFailedError,
+    SwitchClientError,
+    TimedOutError,
+    UnreachableError,
+    UpdateFailure,
+    WriteError,
+)
+from controller.p4info import Entity, P4Info, Update
+from controller.session import Session
+
+RPC_SECONDS = 20.0
+"""Limit of one call; bmv2 with a full CPU takes seconds for what takes milliseconds."""
+CONNECT_SECONDS = 10.0
+PIPELINE_SECONDS = 300.0
+"""Limit of a pipeline push: the embedded switch compiles the program the first time."""
+PACKET_SECONDS = 5.0
+ENTITIES = 4096
+"""Most entities of one ReadRequest: far below gRPC's 4 MB."""
+
+
+def new_election_id() -> tuple[int, int]:
+    """Return an election id (high, low) above those drawn before on this machine."""
+    return time.time_ns() // 1000, secrets.randbits(63) + 1
+
+
+def decode_failures(
+    details: bytes | None, batch: Sequence[Update], p4info: P4Info | None
+) -> list[UpdateFailure]:
+    """Return the refused updates of a batch from the serialized google.rpc.Status (P4Runtime spec 1.4, 12.3).
+
+    Empty where there are no details, or they do not match the batch.
+    """
+    status = status_pb2.Status()
+    try:
+        status.ParseFromString(details or b"")
+    except ValueError:
+        return []
+    failures: list[UpdateFailure] = []
+    for index, packed in enumerate(status.details):
+        error = p4runtime_pb2.Error()
+        if not packed.Unpack(error) or index >= len(batch):
+            return []
+        if error.canonical_code != code_pb2.OK:
+            known = error.canonical_code in code_pb2.Code.values()
+            name = code_pb2.Code.Name(error.canonical_code) if known else str(error.canonical_code)
+            words = p4info.describe(batch[index]) if p4info else "update"
+            failures.append(UpdateFailure(index, name, error.message, words))
+    return failures
+
+
+class SwitchClient:
+    """One switch. Use it as a context manager, or `close` it: its stream makes it the switch's primary."""
+
+    def __init__(
+        self,
+        name: str,
+        device_id: int,
+        address: str,
+        *,
+        primary: bool = True,
+        election_id: tuple[int, int] | None = None,
+        seconds: float = RPC_SECONDS,
+    ) -> None:
+        """Connect to HOST:PORT and become primary (with `primary=False`: read only).
+
+        `seconds` limits each call, and connecting with arbitration to CONNECT_SECONDS at most.
+        Raises UnreachableError, TimedOutError, or NotPrimaryError when another client outranks this one.
+        """
+        self.name = name
+        self.address = address
+        self.device_id = device_id
+        self._seconds = seconds
+        self._connect_seconds = min(seconds, CONNECT_SECONDS)
+        self._p4info: P4Info | None = None
+        self._closed = False
+        try:
+            self._session = Session(device_id, address, election_id or new_election_id())
+        except SystemExit as error:  # the library's answer to an address that gRPC refuses
+            raise UnreachableError(name, f"{address} is no gRPC address") from error
+        try:
+            self._connect()
+            if primary:
+                self._arbitrate()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the switch: end the stream, its thread and the channel. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._session.tear_down()
+
+    def __enter__(self) -> SwitchClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- primary and backup
+    @property
+    def is_primary(self) -> bool:
+        """Whether the switch last told us that we are its primary."""
+        return self._session.primary is True and self._session.ended is None
+
+    def take_over(self) -> None:
+        """Become primary with an election id above that of whoever is. Raises as the constructor."""
+        known = self._session.primary_id or (0, 0)
+        self._session.election_id = max(new_election_id(), (known[0] + 1, 1))
+        self._arbitrate()
+
+    def _connect(self) -> None:
+        ready = grpc.channel_ready_future(self._session.channel)
+        try:
+            ready.result(timeout=self._connect_seconds)
+        except grpc.FutureTimeoutError:
+            raise UnreachableError(
+                self.name,
+                f"waited {self._connect_seconds:g} s for its P4Runtime server at {self.address}; "
+                "see whether the switch runs, and its log",
+            ) from None
+        finally:
+            ready.cancel()
+
+    def _arbitrate(self) -> None:
+        session = self._session
+        before = session.answers
+        session.handshake()
+        if not session.wait(lambda: session.answers > before, self._connect_seconds):
+            raise TimedOutError(self.name, "its answer to our arbitration", self._connect_seconds)
+        self._check_stream()
+        if not session.primary:
+            raise NotPrimaryError(self.name, session.primary_id, session.arbitration_text)
+
+    def _check_stream(self) -> None:
+        if self._session.ended is not None:
+            raise UnreachableError(
+                self.name, f"its stream has ended ({self._session.ended}); connect again when it runs"
+            )
+
+    def _check_primary(self) -> None:
+        session = self._session
+        if session.stream is None:
+            raise NotPrimaryError(self.name, None, "this client was opened to read only")
+        self._check_stream()
+        if not session.primary:
+            raise NotPrimaryError(self.name, session.primary_id, session.arbitration_text)
+
+    # ---- the pipeline
+    @property
+    def p4info(self) -> P4Info:
+        """P4Info of the program that the switch runs, asked for once."""
+        if self._p4info is None:
+            kind = p4runtime_pb2.GetForwardingPipelineConfigRequest
+            request = kind(device_id=self.device_id, response_type=kind.P4INFO_AND_COOKIE)
+            what = "to tell its program's P4Info"
+            response = self._call(
+                lambda: self._session.stub.GetForwardingPipelineConfig(request, timeout=self._seconds), what
+            )
+            self._p4info = P4Info(response.config.p4info)
+        return self._p4info
+
+    def push_pipeline(self, p4info: P4Info, program: bytes, seconds: float = PIPELINE_SECONDS) -> None:
+        """Load the program (bmv2 JSON) in place of what runs; all entries and registers start empty.
+
+        Raises RpcFailedError with the switch's reason, and as `write`.
+        """
+        self._check_primary()
+        kind = p4runtime_pb2.SetForwardingPipelineConfigRequest
+        request = kind(device_id=self.device_id, action=kind.VERIFY_AND_COMMIT)
+        request.election_id.high, request.election_id.low = self._session.election_id
+        request.config.p4info.CopyFrom(p4info.message)
+        request.config.p4_device_config = program
+        self._call(
+            lambda: self._session.stub.SetForwardingPipelineConfig(request, timeout=seconds),
+            "to load the program",
+            seconds,
+        )
+        self._p4info = p4info
+
+    # ---- entities
+    def write(self, updates: Sequence[Update]) -> None:
+        """Apply all updates in order, going on past refused ones.
+
+        Raises WriteError with each refused update, NotPrimaryError, UnreachableError, TimedOutError (then it
+        is unknown which were applied) or RpcFailedError.
+        """
+        self._check_primary()
+        request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=updates)
+        request.election_id.high, request.election_id.low = self._session.election_id
+        try:
+            self._session.stub.Write(request, timeout=self._seconds)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNKNOWN:
+                trailing = dict(error.trailing_metadata() or ())
+                details = trailing.get("grpc-status-details-bin")
+                failures = decode_failures(details, updates, self._p4info)
+                if failures:
+                    raise WriteError(self.name, len(updates), failures) from error
+            raise self._failure(error, f"to write {len(updates)} updates", self._seconds) from error
+
+    def read(self, entities: Sequence[Entity]) -> list[Entity]:
+        """Return what the entities select, in the switch's order. Raises as `write`, but for WriteError."""
+        found: list[Entity] = []
+        for start in range(0, len(entities), ENTITIES):
+            request = p4runtime_pb2.ReadRequest(
+                device_id=self.device_id, entities=entities[start : start + ENTITIES]
+            )
+
+            def collect(request: Any = request) -> None:
+                for response in self._session.stub.Read(request, timeout=self._seconds):
+                    found.extend(response.entities)
+
+            self._call(collect, f"to read {len(request.entities)} entities")
+        return found
+
+    # ---- packets
+    def exchange(self, packet: Any, wanted: Callable[[Any], bool], seconds: float = PACKET_SECONDS) -> Any:
+        """Send a p4.v1.PacketOut and return the first p4.v1.PacketIn that is wanted; others are dropped.
+
+        Raises TimedOutError without one, RpcFailedError when the switch refuses to send the packet.
+        """
+        self._check_primary()
+        self._session.stream_out_q.put(p4runtime_pb2.StreamMessageRequest(packet=packet))
+        answer = self._session.wait_packet(wanted, seconds)
+        if answer is None:
+            self._check_stream()
+            raise TimedOutError(self.name, "the answer to a PacketOut", seconds)
+        if isinstance(answer, p4runtime_pb2.StreamError):
+            code = code_pb2.Code.Name(answer.canonical_code)
+            raise RpcFailedError(self.name, "a PacketOut", code, answer.message)
+        return answer
+
+    # ---- failures
+    def _call(self, call: Callable[[], Any], what: str, seconds: float | None = None) -> Any:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            raise self._failure(error, what, seconds or self._seconds) from error
+
+    def _failure(self, error: Any, what: str, seconds: float) -> SwitchClientError:
+        code = error.code()
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TimedOutError(self.name, f"it {what}", seconds)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            return UnreachableError(
+                self.name, f"its P4Runtime server at {self.address} went away when it was {what}"
+            )
+        if code is grpc.StatusCode.PERMISSION_DENIED and "primary" in (error.details() or "").lower():
+            return NotPrimaryError(self.name, self._session.primary_id, error.details())
+        return RpcFailedError(self.name, what, code.name, error.details())
