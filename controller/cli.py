@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,7 @@ class Rooms(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Name the rooms that have a command line."""
-        return [name for name, (module, _) in ROOMS.items() if importlib.util.find_spec(module)]
+        return [name for name, (module, _) in ROOMS.items() if _exists(module)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a room's command, None for an unknown one; for the list in `--help` a stub does."""
@@ -53,6 +54,14 @@ class Rooms(TyperGroup):
             super().format_help(ctx, formatter)
         finally:
             self._listing = False
+
+
+def _exists(module: str) -> bool:
+    """Say whether ROOM.NAME is there, without importing the room as find_spec(module) would."""
+    room, _, name = module.partition(".")
+    spec = importlib.util.find_spec(room)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return any(Path(folder, f"{name}.py").exists() for folder in folders or ())
 
 
 _COMPLETION = ("install_completion", "show_completion")

@@ -56,7 +56,7 @@ def up(
         choices = " or ".join(map(str, ELEMENT_CHOICES))
         raise SpecError(f"--elements {elements}", f"a packet carries {choices} elements")
     chosen = choose(target)
-    preflight.check(chosen.memory_mb * len(spec.switches), chosen.needs_compiler)
+    preflight.check(chosen.memory_mb * len(spec.switches))
     if pcap is not None:
         pcap = pcap.absolute()
         pcap.mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,9 @@ TOOLS = {
 _PROBE_LIMIT_S = 20.0
 
 
-def check(memory_mb: int = 0, compiler: bool = True) -> None:
-    """Raise PreflightError unless a network can run here.
-
-    `memory_mb` is what its switches will take, `compiler` whether they need one.
-    """
+def check(memory_mb: int) -> None:
+    """Raise PreflightError unless a network whose switches take `memory_mb` MB can run here."""
     problems = [*root_problems(), *tool_problems(), *memory_problems(memory_mb)]
-    if compiler:
-        problems += compiler_problems()
     if not problems:
         problems = veth_problems()
     if problems:

@@ -7,7 +7,6 @@ knows which one runs.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from topologies import preflight
 from topologies.errors import TargetError
 from topologies.record import Process
 from wire.constants import CPU_PORT, DROP_PORT
@@ -38,7 +38,6 @@ class Target(ABC):
     """Slots of the P4 program that this target runs by default."""
     memory_mb: int
     """Memory that one switch with the default program takes."""
-    needs_compiler: bool
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -85,16 +84,11 @@ class EmbeddedTarget(Target):
     name = "embedded"
     default_slots = 16384
     memory_mb = 200
-    needs_compiler = True
 
     def missing(self) -> str | None:
         """See Target.missing."""
-        if importlib.util.find_spec("switch.__main__") is None:
-            return "The embedded switch is not installed: run make setup."
-        compiler = os.environ.get("CC") or "cc"
-        if shutil.which(compiler) is None:
-            return f"The embedded switch needs the C compiler {compiler}: apt-get install gcc libc6-dev."
-        return None
+        # It compiles each P4 program when it is loaded.
+        return next(iter(preflight.compiler_problems()), None)
 
     def program(self) -> list[str]:
         """See Target.program."""
@@ -107,7 +101,6 @@ class Bmv2Target(Target):
     name = "bmv2"
     default_slots = 1024
     memory_mb = 300
-    needs_compiler = False
 
     def missing(self) -> str | None:
         """See Target.missing."""

@@ -45,7 +45,7 @@ def test_all_problems_come_in_one_error(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PreflightError, match="sudo") as caught:
         preflight.check(memory_mb=10**9)
-    assert len(caught.value.problems) == 1 + len(preflight.TOOLS) + 2
+    assert len(caught.value.problems) == 1 + len(preflight.TOOLS) + 1
 
 
 @pytest.mark.root

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command p4reduce as a user meets it: one line for an error, quick help, no traceback."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import cast
+
+import pytest
+import typer
+
+from controller import cli
+from topologies.errors import SpecError
+
+PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()"]
+
+
+def p4reduce(*args: str) -> tuple[int, str, str]:
+    done = subprocess.run([*PROGRAM, *args], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["net", "up", "star", "--hosts", "65"], "error: --hosts 65: a star has 1 to 64 hosts"),
+        (["net", "up", "ring"], "error: ring: no such topology; there is star"),
+        (["net", "up", "star", "--switch", "tofino"], "error: no such switch target: tofino"),
+        (["net", "down", "--net", "none"], "error: there is no network none"),
+        (["net", "exec", "--net", "none", "h1", "ls", "-l"], "error: there is no network none"),
+    ],
+)
+def test_bad_input_is_one_line_and_an_exit_code(args: list[str], message: str) -> None:
+    code, out, err = p4reduce(*args)
+    assert (code, out) == (1, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    code, _, err = p4reduce("nonsense")
+    assert code == 2
+    assert "No such command" in err
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert p4reduce("--version")[:2] == (0, f"p4reduce {version('p4reduce')}\n")
+
+
+def test_help_lists_the_rooms_and_loads_none() -> None:
+    check = (
+        "import sys\nfrom controller.cli import main\nsys.argv = ['p4reduce', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'topologies.cli', 'grpc', 'numpy', 'mininet', 'scapy', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert "Networks and their switches" in done.stdout
+
+
+def test_a_room_without_a_command_line_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = cast(cli.Rooms, typer.main.get_command(cli.app))
+    monkeypatch.setitem(cli.ROOMS, "train", ("training.no_such_module", ""))
+    monkeypatch.setitem(cli.ROOMS, "net", ("topologies.cli", ""))
+    commands = group.list_commands(None)
+    assert "net" in commands
+    assert "train" not in commands
+
+
+def test_an_interrupt_is_130_and_an_error_has_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def fail() -> None:
+        raise error
+
+    error = SpecError("x", "y")
+    error.exit_code = 3
+    for command, code in ((interrupt, 130), (fail, 3)):
+        probe = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        probe.command()(command)
+        monkeypatch.setattr(cli, "app", probe)
+        monkeypatch.setattr(sys, "argv", ["p4reduce"])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        assert caught.value.code == code

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks for real: what `net up` makes, and that `net down` leaves nothing of it."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from controller.cli import app
+from topologies import manager, processes
+from topologies import record as records
+from topologies.errors import NetworkError, RecordError
+from topologies.record import NetRecord, Process
+from topologies.spec import star
+from topologies.targets import Target
+
+pytestmark = pytest.mark.root
+
+State = tuple[set[str], set[str], set[str]]
+
+
+def look() -> State:
+    """Return the machine's interfaces, the names below /run/p4reduce, and the namespaces with processes."""
+    namespaces = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            namespaces.add(os.readlink(entry))
+        except OSError:
+            continue
+    run = set(os.listdir(records.RUN_ROOT)) if records.RUN_ROOT.exists() else set()
+    return set(os.listdir("/sys/class/net")), run, namespaces
+
+
+def ours(before: State, after: State, record: NetRecord) -> State:
+    """Return what was left of one network: other tests of this machine may run beside this one."""
+    interfaces = {name for name in after[0] - before[0] if name.startswith(record.token)}
+    run = {name for name in after[1] - before[1] if name.startswith(record.name)}
+    inodes = {f"net:[{host.netns}]" for host in record.hosts}
+    return interfaces, run, (after[2] - before[2]) & inodes
+
+
+NOTHING: State = (set(), set(), set())
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """Return a name for a network, and take it down when a test has left it."""
+    chosen = f"test-{uuid.uuid4().hex[:8]}"
+    yield chosen
+    if chosen in records.names():
+        manager.down(records.load(chosen))
+    failed = records.RUN_ROOT / f"{chosen}.failed"
+    subprocess.run(["rm", "-rf", failed], check=True)
+
+
+def run_in(record: NetRecord, host: str, command: str) -> str:
+    done = subprocess.run(
+        processes.host_argv(record, host, ["sh", "-c", command]),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return done.stdout
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"waited 20 s for {what}"
+        time.sleep(0.05)
+
+
+def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str, tmp_path: Path) -> None:
+    before = look()
+    record = manager.up(star(3), name=name, target=target.name, elements=64, pcap=tmp_path / "caps")
+    assert records.load(name) == record
+    assert record.dead() == []
+    assert record.slots == target.default_slots
+    assert len({host.netns for host in record.hosts}) == 3
+    for port, host in enumerate(record.hosts, 1):
+        interface = json.loads(run_in(record, host.name, f"ip -json address show {host.interface}"))[0]
+        assert interface["address"] == host.mac
+        assert interface["mtu"] == 9000
+        # One address, so no IPv6.
+        assert [(a["local"], a["prefixlen"]) for a in interface["addr_info"]] == [(host.ip, 16)]
+        switch_end = record.switches[0].ports[port]
+        assert Path("/proc/sys/net/ipv6/conf", switch_end, "disable_ipv6").read_text() == "1\n"
+        shown = subprocess.run(
+            ["ethtool", "-k", switch_end], capture_output=True, text=True, check=True
+        ).stdout
+        for text in (shown, run_in(record, host.name, f"ethtool -k {host.interface}")):
+            features = dict(line.strip().split(": ")[:2] for line in text.splitlines() if ": " in line)
+            assert {
+                features[key].split()[0]
+                for key in (
+                    "rx-checksumming",
+                    "tx-checksumming",
+                    "scatter-gather",
+                    "tcp-segmentation-offload",
+                    "generic-segmentation-offload",
+                    "generic-receive-offload",
+                )
+            } == {"off"}
+    with processes.host_popen(record, "h2", ["sleep", "600"]) as guest:
+        identity = Process.of(guest.pid)
+        manager.down(record)
+        assert not identity.alive()
+    assert ours(before, look(), record) == NOTHING
+    assert not any(host.process is not None and host.process.alive() for host in record.hosts)
+    assert record.switches[0].process is not None
+    assert not record.switches[0].process.alive()
+
+
+def test_what_a_crashed_network_leaves_is_removed_by_its_record(target: Target, name: str) -> None:
+    before = look()
+    record = manager.up(star(2), name=name, target=target.name, elements=64)
+    with processes.host_popen(record, "h1", ["sleep", "600"]) as guest:
+        os.kill(record.owner.pid, signal.SIGKILL)
+        wait_until(lambda: not record.owner.alive(), "the daemon's end")
+        assert "its daemon" in records.load(name).dead()
+        # The guest holds its namespace, so half a network is still there.
+        assert Process.of(guest.pid).alive()
+        said: list[str] = []
+        again = manager.up(star(1), name=name, target=target.name, elements=64, say=said.append)
+        assert f"removing what the crashed network {name} left" in said
+        assert guest.wait(10) == -signal.SIGTERM
+    manager.down(again)
+    assert ours(before, look(), record) == NOTHING
+
+
+def test_a_name_that_is_up_is_refused_and_left_alone(target: Target, name: str) -> None:
+    with manager.network(star(1), name=name, target=target.name, elements=64) as record:
+        with pytest.raises(RecordError, match="already up"):
+            manager.up(star(1), name=name, target=target.name, elements=64)
+        assert record.dead() == []
+        run_in(record, "h1", "true")
+        with pytest.raises(RecordError, match="no host h2"):
+            run_in(record, "h2", "true")
+
+
+def test_a_switch_that_does_not_start_leaves_only_its_logs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "simple_switch_grpc"
+    broken.write_text(
+        '#!/bin/sh\ncase "$*" in *--help*) exit 0;; esac\necho "Add port operation failed"\nexit 1\n'
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    before = look()
+    said: list[str] = []
+    with pytest.raises(NetworkError, match=r"(?s)switch s1 ended with 1.*Add port operation failed"):
+        manager.up(star(2), name=name, target="bmv2", elements=64, say=said.append)
+    kept = records.RUN_ROOT / f"{name}.failed"
+    assert said[-1].endswith(f"kept in {kept}")
+    assert (kept / "s1.log").read_text() == "Add port operation failed\n"
+    assert look()[0] == before[0]
+    assert name not in records.names()
+
+
+def test_the_command_line(target: Target, name: str) -> None:
+    runner = CliRunner()
+    up = runner.invoke(
+        app,
+        ["net", "up", "star", "--hosts", "2", "--switch", target.name, "--name", name, "--elements", "64"],
+    )
+    assert up.exit_code == 0, up.output
+    assert f"network {name} is up: h1 to h2 (10.0.0.1 to 10.0.0.2) on s1 ({target.name}" in up.output
+    status = runner.invoke(app, ["net", "status", "--json"])
+    (shown,) = [net for net in json.loads(status.output) if net["name"] == name]
+    assert (shown["state"], shown["dead"], len(shown["hosts"])) == ("up", [], 2)
+    down = runner.invoke(app, ["net", "down", "--net", name])
+    assert down.output == f"network {name} is down\n"
+    assert name not in records.names()
