@@ -14,10 +14,10 @@ ATTEMPTS = 2 * JOBS
 
 
 def bind_port(ip: str) -> socket.socket:
-    """Return a UDP socket bound to an ephemeral port of `ip` outside the job ports; `getsockname()[1]` is the port.
+    """Return a UDP socket bound to an ephemeral port of `ip` outside the job ports.
 
-    The caller reports the port to the controller and hands the socket to a transport, which closes it.
-    Raises TransportError when the address is not this host's or no port is free.
+    The caller reports `getsockname()[1]` to the controller and hands the socket to a transport, which
+    closes it. Raises TransportError when the address is not this host's or no port is free.
     """
     refused: list[socket.socket] = []  # held, so that the kernel does not offer them again
     try:

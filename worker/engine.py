@@ -173,7 +173,7 @@ class Engine:
         self.stats.bytes_sent += (len(again) + len(new)) * self._ring.itemsize
         if not len(again):
             return new
-        return again if not len(new) else np.concatenate([again, new])
+        return again if not len(new) else self._joined([again, new])
 
     def on_results(self, packets: Packets, now: float) -> None:
         """Take received payloads (k of `payload_dtype`): awaited results are used, all else is counted."""
@@ -254,7 +254,11 @@ class Engine:
             parts.append(packets)
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts) if parts else self._ring[:0]
+        return self._joined(parts) if parts else self._ring[:0]
+
+    def _joined(self, parts: list[Packets]) -> Packets:
+        # Left alone, numpy would change structured arrays to the machine's byte order.
+        return np.concatenate(parts, dtype=self._ring.dtype)
 
     def _due(self, now: float) -> Packets:
         """Return copies of the packets whose deadline has passed, at most BURST, lowest chunk first."""

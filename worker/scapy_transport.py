@@ -42,7 +42,7 @@ def layers(payload: np.void) -> Agg:
 
 
 class ScapyTransport:
-    """Sends and sniffs on `interface`. Keeps `sock` (see `bind_port`) bound, so that the kernel owns the port.
+    """Sends and sniffs on `interface`; keeps `sock` (see `bind_port`) bound, so that the port is taken.
 
     Raises TransportError when the interface cannot be opened.
     """

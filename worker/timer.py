@@ -37,9 +37,9 @@ class RetransmissionTimer:
     def sample(self, seconds: float) -> None:
         """Take the round-trip time of a chunk that was sent once.
 
-        It contains the wait for the other workers and for what they lost. Counted in full, each one's time-out
-        would feed on the others' (at 5 % loss it reached the cap); so it counts as the present time-out at most,
-        which still learns a slower path within a few samples.
+        It contains the wait for the other workers and for what they lost. Counted in full, each one's
+        time-out would feed on the others' (at 5 % loss it reached the cap); so it counts as the present
+        time-out at most, which still learns a slower path within a few samples.
         """
         seconds = min(seconds, self.base)
         if self.srtt is None:

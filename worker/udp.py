@@ -20,6 +20,7 @@ import socket
 import time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wire.membership import Membership
 from wire.packet import Packets, payload_dtype
@@ -57,8 +58,8 @@ class _IoVec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_size_t), ("length", ctypes.c_size_t))
 
 
-class _MMsgHdr(ctypes.Structure):
-    """struct mmsghdr of Linux, its msghdr spelt out; pointers as numbers, so that numpy can fill them."""
+class _MsgHdr(ctypes.Structure):
+    """struct msghdr of Linux; pointers as numbers, so that numpy can fill them."""
 
     _fields_ = (
         ("name", ctypes.c_size_t),
@@ -68,25 +69,27 @@ class _MMsgHdr(ctypes.Structure):
         ("control", ctypes.c_size_t),
         ("control_length", ctypes.c_size_t),
         ("flags", ctypes.c_int),
-        ("length", ctypes.c_uint),
     )
 
 
+class _MMsgHdr(ctypes.Structure):
+    _fields_ = (("header", _MsgHdr), ("length", ctypes.c_uint))
+
+
 class _Messages:
-    """Preallocated headers for a batched call; numpy views over the fields that change."""
+    """Preallocated headers of a batched call, one buffer a message, in numpy arrays that the kernel reads."""
 
     def __init__(self) -> None:
-        self._iovecs = (_IoVec * MESSAGES)()
-        self.headers = (_MMsgHdr * MESSAGES)()
-        base = ctypes.addressof(self._iovecs)
-        for i, header in enumerate(self.headers):
-            header.iov, header.iov_count = base + i * ctypes.sizeof(_IoVec), 1
-        iovecs = np.frombuffer(self._iovecs, np.dtype(_IoVec))
-        self.bases, self.lengths = iovecs["base"], iovecs["length"]
-        self.received = np.frombuffer(self.headers, np.dtype(_MMsgHdr))["length"]
-
-    def address(self, first: int) -> int:
-        return ctypes.addressof(self.headers) + first * ctypes.sizeof(_MMsgHdr)
+        self._iovecs = np.zeros(MESSAGES, np.dtype(_IoVec))
+        self._headers = np.zeros(MESSAGES, np.dtype(_MMsgHdr))
+        self._headers["header"]["iov"] = (
+            self._iovecs.ctypes.data + np.arange(MESSAGES) * self._iovecs.itemsize
+        )
+        self._headers["header"]["iov_count"] = 1
+        self.address = ctypes.c_void_p(self._headers.ctypes.data)
+        self.bases: NDArray[np.uint64] = self._iovecs["base"]
+        self.lengths: NDArray[np.uint64] = self._iovecs["length"]
+        self.received: NDArray[np.uint32] = self._headers["length"]
 
 
 class UdpTransport:
@@ -134,6 +137,10 @@ class UdpTransport:
         except OSError:
             self._socket.setsockopt(socket.SOL_SOCKET, ordinary, BUFFER_BYTES)
 
+    def _without_segmentation(self) -> None:
+        self.segments = 1
+        self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+
     def send(self, packets: Packets) -> None:
         """Send payloads; waits at most SEND_WAIT for room. See Transport."""
         packets = np.ascontiguousarray(packets)
@@ -156,8 +163,7 @@ class UdpTransport:
                     return
                 self._poll_out.poll(math.ceil(1000 * left))
             elif code in _NO_SEGMENTATION and run > 1:
-                self.segments = 1
-                self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
+                self._without_segmentation()
             elif code == errno.EMSGSIZE:
                 raise TransportError(
                     f"a packet of {size} bytes and its headers exceeds the MTU towards "
@@ -206,7 +212,7 @@ class UdpTransport:
     def _call(self, name: str, messages: _Messages, count: int) -> int:
         """Return the messages done, or minus errno."""
         function = getattr(self._libc, name)
-        arguments = [self._socket.fileno(), ctypes.c_void_p(messages.address(0)), count, socket.MSG_DONTWAIT]
+        arguments = [self._socket.fileno(), messages.address, count, socket.MSG_DONTWAIT]
         if name == "recvmmsg":
             arguments.append(None)
         done: int = function(*arguments)

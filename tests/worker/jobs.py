@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from tests.reference.slot_switch import SlotSwitch
 from wire.membership import Membership
+from wire.packet import Packets, payload_dtype
 from worker import Worker
-from worker.memory import MemoryFabric, MemoryTransport
+from worker.memory import MemoryFabric, MemoryTransport, reduce_together
 
 SWITCH_IP, SWITCH_MAC = "10.0.0.254", "02:00:00:00:00:fe"
 
@@ -45,6 +48,39 @@ def memberships(
     ]
 
 
+class WatchedTransport(MemoryTransport):
+    """Checks the send rule, the slot mapping and the window at every packet, from the wire alone."""
+
+    def __init__(self, membership: Membership, fabric: MemoryFabric, port: int) -> None:
+        super().__init__(membership, fabric, port)
+        self.member = membership
+        self.sent: set[int] = set()
+        self.answered: set[int] = set()
+        self.first = membership.g0
+
+    def number(self, chunk: int) -> int:
+        """Unwrap a chunk number: tests stay below 2^32 chunks an epoch."""
+        return self.member.g0 + (chunk - self.member.g0) % 2**32
+
+    def send(self, packets: Packets) -> None:
+        w = self.member.window
+        assert packets.dtype == payload_dtype(self.member.elements), "the wire's byte order"
+        for chunk, place in zip(packets["chunk"].tolist(), packets["place"].tolist(), strict=True):
+            g = self.number(chunk)
+            assert place == g % w | (g // w % 2) << 15
+            assert g < self.first + w, "the send rule"
+            self.sent.add(g)
+        assert len(self.sent - self.answered) <= w
+        super().send(packets)
+
+    def receive(self, timeout: float) -> Packets:
+        packets = super().receive(timeout)
+        self.answered.update(self.number(chunk) for chunk in packets["chunk"].tolist())
+        while self.first in self.answered:
+            self.first += 1
+        return packets
+
+
 class Job:
     """n in-memory workers at the reference switch, rank r at port r + 1."""
 
@@ -54,10 +90,19 @@ class Job:
         self.switch = SlotSwitch(self.members[0].elements, SWITCH_IP, SWITCH_MAC)
         self.switch.add_job(self.members, self.ports)
         self.fabric = MemoryFabric(self.switch.process, **(faults or {}))
+        self.transports = self._transports()
         self.workers = [
-            Worker(m, MemoryTransport(m, self.fabric, port), timeout=timeout)
-            for m, port in zip(self.members, self.ports, strict=True)
+            Worker(m, t, timeout=timeout) for m, t in zip(self.members, self.transports, strict=True)
         ]
+
+    def _transports(self) -> list[WatchedTransport]:
+        return [
+            WatchedTransport(m, self.fabric, port) for m, port in zip(self.members, self.ports, strict=True)
+        ]
+
+    def all_reduce(self, *arrays: ArrayLike, op: str = "sum") -> list[Any]:
+        """One all-reduce of all ranks; what each returned or raised."""
+        return reduce_together(self.fabric, self.workers, arrays, op)
 
     def new_epoch(self, **kwargs) -> None:
         """Every rank rejoins under a new epoch."""
@@ -66,5 +111,6 @@ class Job:
         kept = {k: getattr(old, k) for k in ("window", "lead", "elements")}
         self.members = memberships(old.n, **{**kept, "epoch": old.epoch + 1, **kwargs})
         self.switch.add_job(self.members, self.ports)
-        for worker, m, port in zip(self.workers, self.members, self.ports, strict=True):
-            worker.rejoin(m, MemoryTransport(m, self.fabric, port))
+        self.transports = self._transports()
+        for worker, m, transport in zip(self.workers, self.members, self.transports, strict=True):
+            worker.rejoin(m, transport)
