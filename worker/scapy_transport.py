@@ -56,9 +56,8 @@ class ScapyTransport:
         self._head = Ether(src=m.own_mac, dst=m.switch_mac) / IP(
             src=m.own_ip, dst=m.switch_ip, ttl=TTL, id=0, flags="DF"
         )
-        self._filter = f"udp and src host {m.switch_ip} and src port {m.port} and dst port {m.own_port}"
         try:
-            self._socket = conf.L2socket(iface=interface, filter=self._filter)
+            self._socket = conf.L2socket(iface=interface)
         except (OSError, Scapy_Exception, ValueError) as error:
             raise TransportError(
                 f"cannot open interface {interface} for raw packets: {error}. Run as root, inside the host."

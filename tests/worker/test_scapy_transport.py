@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+"""The Scapy transport: the same bytes on the wire as the others', and sums over a veth pair."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.reference.slot_switch import SlotSwitch
+from tests.worker.jobs import SWITCH_IP, SWITCH_MAC, memberships
+from wire.packet import build_frames, payload_dtype
+from worker import TransportError, Worker
+from worker.bind import bind_port
+
+
+def random_payloads(elements, count=3):
+    dtype = payload_dtype(elements)
+    raw = np.random.default_rng(12).integers(0, 256, count * dtype.itemsize, dtype=np.uint8)
+    payloads = raw.view(dtype)
+    payloads["kind"] = 0x18 | {64: 1, 256: 3}[elements]
+    return payloads
+
+
+@pytest.mark.parametrize("elements", [64, 256])
+def test_same_bytes_as_the_frames_of_wire(elements, monkeypatch):
+    from scapy.config import conf
+
+    from worker.scapy_transport import ScapyTransport
+
+    sent = []
+
+    class Recorder:
+        def __init__(self, iface):
+            assert iface == "h0-eth0"
+
+        def send(self, packet):
+            sent.append(bytes(packet))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(conf, "L2socket", Recorder)
+    member = memberships(2, elements=elements)[1]
+    sock = bind_port("127.0.0.1")
+    transport = ScapyTransport(member, "h0-eth0", sock)
+    payloads = random_payloads(elements)
+    transport.send(payloads)
+    transport.close()
+    frames = build_frames(
+        payloads,
+        eth_src=member.own_mac,
+        eth_dst=member.switch_mac,
+        ip_src=member.own_ip,
+        ip_dst=member.switch_ip,
+        udp_src=member.own_port,
+        udp_dst=member.port,
+    )
+    assert sent == [frame.tobytes() for frame in frames]
+
+
+def test_an_unknown_interface_is_named():
+    from worker.scapy_transport import ScapyTransport
+
+    with bind_port("127.0.0.1") as sock, pytest.raises(TransportError, match=r"no-such-if0.*[Rr]oot"):
+        ScapyTransport(memberships(1)[0], "no-such-if0", sock)
+
+
+@pytest.fixture
+def veth():
+    """A veth pair; the worker's end has the address of rank 0."""
+    a, b = f"p4ra{os.getpid()}"[:15], f"p4rb{os.getpid()}"[:15]
+    subprocess.run(["ip", "link", "add", a, "type", "veth", "peer", "name", b], check=True, timeout=10)
+    try:
+        for command in (
+            ["ip", "addr", "add", "198.51.100.1/32", "dev", a],
+            ["ip", "link", "set", a, "up"],
+            ["ip", "link", "set", b, "up"],
+        ):
+            subprocess.run(command, check=True, timeout=10)
+        yield a, b
+    finally:
+        subprocess.run(["ip", "link", "del", a], check=True, timeout=10)
+
+
+@pytest.mark.root
+def test_sums_over_a_veth_pair(veth):
+    from worker.scapy_transport import ScapyTransport
+
+    worker_end, switch_end = veth
+    sock = bind_port("198.51.100.1")
+    member = replace(
+        memberships(1, window=8, lead=4)[0], own_ip="198.51.100.1", own_port=sock.getsockname()[1]
+    )
+    switch = SlotSwitch(64, SWITCH_IP, SWITCH_MAC)
+    switch.add_job([member], [1])
+    stopping = threading.Event()
+
+    def run():
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as raw:
+            raw.bind((switch_end, 0))
+            poll = select.poll()
+            poll.register(raw, select.POLLIN)
+            while not stopping.is_set():
+                if poll.poll(20):
+                    frame, address = raw.recvfrom(2048)
+                    if address[2] != socket.PACKET_OUTGOING:
+                        for _, out in switch.process([(1, frame)]):
+                            with contextlib.suppress(OSError):
+                                raw.send(out)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        with Worker(member, ScapyTransport(member, worker_end, sock), timeout=10.0) as worker:
+            array = np.arange(1000, dtype=np.int32)
+            np.testing.assert_array_equal(worker.all_reduce(array), array)
+            floats = np.linspace(-1, 1, 200, dtype=np.float32)
+            np.testing.assert_allclose(worker.all_reduce(floats), floats, atol=1e-9)
+    finally:
+        stopping.set()
+        thread.join(5)
+    assert not thread.is_alive()
