@@ -36,6 +36,8 @@ class Target(ABC):
     name: str
     default_slots: int
     """Slots of the P4 program that this target runs by default."""
+    default_window: int
+    """Slots of a job's pool that suit this target's queues."""
     memory_mb: int
     """Memory that one switch with the default program takes."""
 
@@ -83,6 +85,7 @@ class EmbeddedTarget(Target):
 
     name = "embedded"
     default_slots = 16384
+    default_window = 256
     memory_mb = 200
 
     def missing(self) -> str | None:
@@ -100,6 +103,7 @@ class Bmv2Target(Target):
 
     name = "bmv2"
     default_slots = 1024
+    default_window = 64  # its egress queues hold 64 packets
     memory_mb = 300
 
     def missing(self) -> str | None:

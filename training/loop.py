@@ -58,7 +58,7 @@ class Trainer:
 
 
 def epochs_of_rank(trainer: Trainer, rank: int, all_reduce: Callable[[Floats], Floats]) -> Iterator[float]:
-    """Train as one rank; yield its mean loss after each epoch. `all_reduce` sums a gradient over the ranks."""
+    """Train as one rank, `all_reduce` summing over the ranks; yield its mean loss after each epoch."""
     for epoch in range(trainer.plan.epochs):
         losses = []
         for step in range(trainer.steps_an_epoch):

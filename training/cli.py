@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce train`: the main job, as `make run` starts it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from training.run import Options, Outcome
+
+app = typer.Typer()
+
+
+@app.command()
+def train(
+    workers: Annotated[int, typer.Option(help="Hosts that train, 1 to 64.")] = 4,
+    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    loss: Annotated[float, typer.Option(help="Percent of packets that the switch drops, each way.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the data split, the model, and the losses.")] = 1,
+    switch: Annotated[
+        str | None, typer.Option(help="embedded or bmv2; default: $P4REDUCE_SWITCH, else embedded.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the network up afterwards.")] = False,
+    pcap: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
+    ] = None,
+) -> None:
+    """Train a classifier data-parallel; the switch sums every gradient. Checks its own result."""
+    if not 0 <= loss < 100:
+        raise typer.BadParameter("a percentage of 0 or more and under 100", param_hint="--loss")
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from training.run import CheckError, Options, Watch, run
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    progress = Progress(
+        TextColumn("epoch"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+
+    class Drawn(Watch):
+        """Lines and a progress bar on the terminal."""
+
+        def say(self, line: str) -> None:
+            console.print(line, highlight=False, soft_wrap=True)
+
+        def epoch(self, epoch: int, epochs: int, loss: float) -> None:
+            if not progress.tasks:
+                progress.add_task("epochs", total=epochs, loss=loss)
+            progress.update(progress.tasks[0].id, completed=epoch + 1, loss=loss)
+            console.print(f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}", highlight=False)
+
+    options = Options(workers, elements, loss, seed, switch, pcap, keep)
+    with progress:
+        outcome = run(options, Drawn())
+    console.print(_table(outcome, options))
+    failed = [(what, detail) for what, holds, detail in outcome.checks() if not holds]
+    for what, holds, detail in outcome.checks():
+        console.print(f"{'ok    ' if holds else 'FAILED'} {what}: {detail}", highlight=False, soft_wrap=True)
+    if pcap is not None:
+        console.print(f"captures of every link: {pcap.absolute()}", highlight=False, soft_wrap=True)
+    if keep:
+        console.print(
+            f"network {options.name} is still up; try:\n"
+            "  p4reduce net status\n"
+            "  p4reduce net exec h1 ping -c 3 10.0.0.2\n"
+            f"  p4reduce bench allreduce --workers {workers}\n"
+            "  p4reduce net down",
+            highlight=False,
+        )
+    if failed:
+        raise CheckError(*failed[0])
+
+
+def _table(outcome: Outcome, options: Options) -> object:
+    from rich.table import Table
+
+    ranks = outcome.ranks
+    rates = [8 * r["bytes"] / r["seconds"] / 1e6 for r in ranks]
+    rows = [
+        ("switch target", outcome.target),
+        ("workers", str(len(ranks))),
+        ("values a packet, window", f"{options.elements}, {outcome.window} slots"),
+        (
+            "all-reduces",
+            f"{ranks[0]['all_reduces']} of {ranks[0]['bytes'] // ranks[0]['all_reduces'] // 4} floats",
+        ),
+        ("packets sent, received", f"{sum(r['sent'] for r in ranks)}, {sum(r['received'] for r in ranks)}"),
+        ("retransmissions", str(sum(r["retransmissions"] for r in ranks))),
+        ("dropped by the fault table", f"{outcome.lost} ({options.loss_percent:g} % each way)"),
+        ("goodput a worker", f"{sum(rates) / len(rates):.1f} Mbit/s of gradients while reducing"),
+    ]
+    totals: dict[str, int] = {}
+    for counts in outcome.by_worker.values():
+        for verdict, (packets, _) in counts.items():
+            totals[verdict.name] = totals.get(verdict.name, 0) + packets
+    for name, packets in totals.items():
+        rows.append((f"switch: {name.lower().replace('_', ' ')}", str(packets)))
+    table = Table("", "", show_header=False, title="What the run did")
+    for row in rows:
+        table.add_row(*row)
+    return table
