@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 
@@ -53,15 +54,19 @@ def decode_failures(
     Empty where there are no details, or they do not match the batch.
     """
     status = status_pb2.Status()
+    errors = []
     try:
         status.ParseFromString(details or b"")
-    except ValueError:
+        for packed in status.details:
+            errors.append(p4runtime_pb2.Error())
+            if not packed.Unpack(errors[-1]):
+                return []
+    except DecodeError:
+        return []
+    if len(errors) != len(batch):
         return []
     failures: list[UpdateFailure] = []
-    for index, packed in enumerate(status.details):
-        error = p4runtime_pb2.Error()
-        if not packed.Unpack(error) or index >= len(batch):
-            return []
+    for index, error in enumerate(errors):
         if error.canonical_code != code_pb2.OK:
             known = error.canonical_code in code_pb2.Code.values()
             name = code_pb2.Code.Name(error.canonical_code) if known else str(error.canonical_code)

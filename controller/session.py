@@ -30,7 +30,7 @@ GRACE_SECONDS = 1.0
 
 
 class Session(P4RuntimeClient):  # type: ignore[misc]
-    """The library's client: its channel, stub and message formats; the stream is ours. Always `tear_down` it."""
+    """The library's client: its channel, stub and message formats; the stream is ours. `tear_down` always."""
 
     channel: Any
     stub: Any
