@@ -2,7 +2,7 @@
 """A root switch in plain Python, to compare others with: DESIGN.md's slot state machine word by word.
 
 Independent of the packet code in `wire` (only the verdicts' names are shared), one packet at a time.
-Aggregation only: what is not IPv4/UDP to a job port of the switch is refused with its verdict.
+Aggregation only: there are no routes, no ARP and no ping, and every port leads to a host.
 """
 
 from __future__ import annotations
@@ -111,39 +111,44 @@ class SlotSwitch:
         return verdict, out
 
     def _refuse_or_run(self, port: int, frame: bytes) -> tuple[Verdict, list[tuple[int, bytes]]]:
-        if len(frame) < 34 or frame[12:14] != b"\x08\x00":
+        if frame[12:14] != b"\x08\x00":
             return Verdict.NOT_IPV4, []
         ip, udp = frame[14:34], frame[34:42]
-        if ip[0] != 0x45:
-            return Verdict.IP_OPTIONS, []
-        if ones_sum(ip) != 0xFFFF:
+        header = 4 * (ip[0] & 15) if len(ip) == 20 else 0
+        if header < 20 or ip[0] >> 4 != 4 or len(frame) < 14 + header:
+            return Verdict.MALFORMED, []
+        if ones_sum(frame[14 : 14 + header]) != 0xFFFF:
             return Verdict.BAD_IP_CHECKSUM, []
+        (ip_length,) = struct.unpack(">H", ip[2:4])
+        if 14 + ip_length > len(frame):
+            return Verdict.MALFORMED, []
         if ip[16:20] != self.ip:
             return Verdict.NO_ROUTE, []
+        if header > 20:
+            return Verdict.IP_OPTIONS, []
         if struct.unpack(">H", ip[6:8])[0] & 0x3FFF:
             return Verdict.FRAGMENT, []
         if ip[9] != 17 or len(udp) < 8:
             return Verdict.NOT_FOR_SWITCH, []
         source, destination, udp_length, udp_checksum = struct.unpack(">4H", udp)
-        source_is_job = FIRST_JOB_PORT <= source <= LAST_JOB_PORT
-        if not FIRST_JOB_PORT <= destination <= LAST_JOB_PORT:
-            return Verdict.UNKNOWN_PORT, []
-        if source_is_job:
+        job_ports = [FIRST_JOB_PORT <= p <= LAST_JOB_PORT for p in (source, destination)]
+        if not any(job_ports):
+            return Verdict.NOT_FOR_SWITCH, []
+        if all(job_ports):
             return Verdict.TWO_JOB_PORTS, []
-        wanted = 52 + 4 * self.elements
-        (ip_length,) = struct.unpack(">H", ip[2:4])
-        if (len(frame), ip_length, udp_length) != (wanted, wanted - 14, wanted - 34):
-            return Verdict.BAD_LENGTH, []
         entry = self.admission.get((port, ip[12:16], source, destination))
         if entry is None:
             return Verdict.NOT_ADMITTED, []
+        wanted = 52 + 4 * self.elements
+        if (len(frame), ip_length, udp_length) != (wanted, wanted - 14, wanted - 34):
+            return Verdict.BAD_LENGTH, []
         pseudo = ip[12:20] + struct.pack(">BBH", 0, 17, udp_length)
         if udp_checksum and ones_sum(pseudo + frame[34:]) != 0xFFFF:
             return Verdict.BAD_UDP_CHECKSUM, []
-        if frame[42] >> 4 != 1:
-            return Verdict.WRONG_TYPE, []
         if frame[42] & 7 != SIZE_OF[self.elements]:
             return Verdict.WRONG_SIZE, []
+        if frame[42] >> 4 != 1:
+            return Verdict.WRONG_TYPE, []
         (place,) = struct.unpack(">H", frame[48:50])
         if place & 0x7FFF >= entry.window:
             return Verdict.SLOT_BEYOND_POOL, []
