@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import select
@@ -75,8 +74,12 @@ def up(
         say(f"building {_count(spec)}, switch target {chosen.name}")
         _start_daemon(record)
         record = records.load(name, root)
-        if _prepare(record, say):
-            self_test(record)
+        say(f"loading the P4 program ({record.elements} elements, {record.slots} slots)")
+        # Imported here, since gRPC takes its time and `net status` does not need it.
+        from controller.setup import prepare
+
+        prepare(record)
+        self_test(record)
     except BaseException:
         kept = _remove(records.load(name, root), True)
         say(f"the logs of the failed network are kept in {kept}")
@@ -138,19 +141,6 @@ def self_test(record: NetRecord) -> None:
                 f"the self-test failed: no ping from {first.name} ({first.ip}) to {to_name} ({to_ip}) was "
                 f"answered in {SELF_TEST_LIMIT_S:g} s ({last_line}); look into the switch's log",
             )
-
-
-def _prepare(record: NetRecord, say: Say) -> bool:
-    """Let the controller load the program and the routes; False where there is no controller yet."""
-    try:
-        setup = importlib.import_module("controller.setup")
-    except ModuleNotFoundError as error:
-        if error.name != "controller.setup":
-            raise
-        return False
-    say(f"loading the P4 program ({record.elements} elements, {record.slots} slots)")
-    setup.prepare(record)
-    return True
 
 
 def _start_daemon(record: NetRecord) -> None:
