@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from controller.entities import MAX_GROUP, MAX_RID, Switch, delete, insert, multicast_group
 from controller.epochs import EpochStore, Source
-from controller.errors import ControllerError, JobError, RollbackError
+from controller.errors import ControllerError, JobError, RollbackError, WriteError
 from controller.p4info import Entity
 from controller.pool import Numbers, SlotPool
 from controller.program import Program
@@ -200,13 +200,19 @@ class JobController:
         self._epochs.end(_sources(job.seats))
 
     def _install(self, job: Job) -> None:
+        done: list[Sequence[Entity]] = []
         try:
             for level in job.levels:
+                done.append(level)
                 insert(self._switch, level)
         except BaseException as error:
+            if isinstance(error, WriteError):
+                # What was refused is not ours: it may be somebody else's, who was there before.
+                refused = {failure.index for failure in error.failures}
+                done[-1] = [entity for i, entity in enumerate(done[-1]) if i not in refused]
             try:
-                for level in reversed(job.levels):
-                    delete(self._switch, level)
+                for batch in reversed(done):
+                    delete(self._switch, batch)
             except ControllerError as failure:
                 # What the switch may still hold is not given to another job.
                 raise RollbackError(job.number, error, failure) from error

@@ -161,6 +161,17 @@ def test_what_fails_is_taken_back(switch: FakeSwitch, jobs: JobController, fail_
     assert jobs.job(2).base == 8
 
 
+def test_what_somebody_else_installed_is_not_taken_back(
+    switch: FakeSwitch, jobs: JobController, tmp_path: Path, clock: Clock
+) -> None:
+    jobs.add_job(1, seats(2), 8)
+    held = dict(switch.held)
+    stranger = JobController(switch, SITE, EpochStore(tmp_path / "other.json", clock))
+    with pytest.raises(WriteError, match="INSERT multicast group 1 of 1: ALREADY_EXISTS"):
+        stranger.add_job(2, seats(1, hosts=9), 8)
+    assert switch.held == held
+
+
 def test_taking_back_fails_too(switch: FakeSwitch, jobs: JobController) -> None:
     members = switch.p4info.table(MEMBERS).id
 
