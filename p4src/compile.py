@@ -37,6 +37,13 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+def p4c_version(p4c: str) -> str:
+    """Return the version that a p4c command says it has."""
+    said = subprocess.run([p4c, "--version"], capture_output=True, text=True, timeout=30)
+    version = re.search(r"Version (\S+)", said.stdout + said.stderr)
+    return version[1] if version else "unknown"
+
+
 def compile_form(form: Form, p4c: str, folder: Path) -> tuple[str, str]:
     """Compile one form; return minified bmv2 JSON and P4Info text. Raises CompileError."""
     base = folder / form.name
@@ -60,8 +67,6 @@ def compile_all() -> None:
             "p4c-bm2-ss is not on PATH: install p4lang's p4c package (see README.md), or use compiled/"
         )
     (SOURCES / "verdicts.p4").write_text(p4_constants())
-    said = subprocess.run([p4c, "--version"], capture_output=True, text=True, timeout=30)
-    version = re.search(r"Version (\S+)", said.stdout + said.stderr)
     made: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for form in FORMS:
@@ -69,7 +74,7 @@ def compile_all() -> None:
             made[form.json_path.name], made[form.p4info_path.name] = compile_form(form, p4c, Path(folder))
     stamp = {
         "sources_sha256": source_hash(),
-        "p4c": version[1] if version else "unknown",
+        "p4c": p4c_version(p4c),
     }
     made[STAMP.name] = json.dumps(stamp, indent=1) + "\n"
     COMPILED.mkdir(exist_ok=True)
