@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -12,88 +14,76 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switch import ir
+from switch.build import build
+from switch.emit import emit_program
+from switch.emit_code import Layout
+from switch.errors import BadIndex, DeviceError, LoadError, NoSuchObject
+from switch.library import LOG_LINE, Replica, Result, StatsC, open_library, words
+from switch.load import load_program
+from switch.tables import Tables
+from switch.values import (
+    Digest,
+    Entry,
+    Exact,
+    Lpm,
+    MatchValue,
+    MeterRates,
+    Range,
+    Stats,
+    Ternary,
+)
 
+__all__ = [
+    "Digest",
+    "Entry",
+    "Exact",
+    "Lpm",
+    "MatchValue",
+    "MeterRates",
+    "Range",
+    "Stats",
+    "SwitchDevice",
+    "Ternary",
+]
 
-@dataclass(frozen=True)
-class Exact:
-    """Matches one value."""
-
-    value: int
-
-
-@dataclass(frozen=True)
-class Lpm:
-    """Matches the first `prefix_len` bits of the field; 0 matches all."""
-
-    value: int
-    prefix_len: int
-
-
-@dataclass(frozen=True)
-class Ternary:
-    """Matches where the mask has ones; mask 0 matches all. Also the form of `optional` keys."""
-
-    value: int
-    mask: int
-
-
-@dataclass(frozen=True)
-class Range:
-    """Matches low..high, both included."""
-
-    low: int
-    high: int
-
-
-MatchValue = Exact | Lpm | Ternary | Range
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One table entry as it stands; `priority` as P4Runtime counts it (larger wins), 0 where there is none."""
-
-    handle: int
-    key: tuple[MatchValue, ...]
-    action: str
-    args: tuple[int, ...]
-    priority: int
-    const: bool
-
-
-@dataclass(frozen=True)
-class MeterRates:
-    """RFC 2698: committed and peak rate in units (bytes or packets) a second, bursts in units."""
-
-    cir: float
-    cburst: int
-    pir: float
-    pburst: int
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Counters of one device since it was loaded."""
-
-    received: int
-    sent: int
-    too_long: int
-    over_budget: int
-    faults: int
-    digests_lost: int
-
-
-@dataclass(frozen=True)
-class Digest:
-    """One sample that the program gave to digest(): the list's name and its fields' values in order."""
-
-    name: str
-    values: tuple[int, ...]
+DROP_PORT = 511
 
 
 class SwitchDevice:
     """A v1model program compiled and loaded. Thread-safe: each call is atomic towards packets."""
 
-    program: ir.Program
+    def __init__(
+        self,
+        program: ir.Program,
+        library: Path,
+        *,
+        cpu_port: int | None = None,
+        drop_port: int = DROP_PORT,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """From a compiled program; use `load`."""
+        self.program = program
+        self.cpu_port = cpu_port
+        self.drop_port = drop_port
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._lib = open_library(library)
+        self._layout = Layout(program)
+        self._sw: int | None = self._lib.sw_new(drop_port, int.from_bytes(os.urandom(8), "little"))
+        if self._sw is None:
+            raise DeviceError(
+                f"no memory for the arrays of {program.name!r}: make its registers or counters smaller"
+            )
+        self._multicast: dict[int, list[tuple[int, int]]] = {}
+        self._sessions: dict[int, tuple[list[tuple[int, int]], int]] = {}
+        self._result = Result()
+        self._result_lock = threading.Lock()
+        self._tables = Tables(program, self._lib, self._handle, self._lock)
+        self._digest_words = max(
+            [64, *(sum((w + 63) // 64 for w in _widths(d)) for d in program.digests.values())]
+        )
+        self._tick()
+        self._tables.restart()
 
     @classmethod
     def load(
@@ -101,38 +91,102 @@ class SwitchDevice:
         json: str | bytes | Path,
         *,
         cpu_port: int | None = None,
-        drop_port: int = 511,
+        drop_port: int = DROP_PORT,
         clock: Callable[[], int] | None = None,
+        extra_flags: Sequence[str] = (),
     ) -> SwitchDevice:
         """Load bmv2 JSON: text (starts with `{`), or a path to it.
 
         `clock` gives microseconds since the start (for tests); without it the monotonic clock does.
-        Raises `LoadError` for a program that cannot be run, `BuildError` where cc fails.
+        `extra_flags` go to the C compiler. Raises `LoadError` for a program that cannot be run, `BuildError`
+        where cc fails.
         """
-        raise NotImplementedError
+        program = load_program(_text(json))
+        library = build(emit_program(program), extra_flags=extra_flags)
+        return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock)
+
+    def _handle(self) -> int:
+        if self._sw is None:
+            raise DeviceError("this device is closed: load the program again")
+        return self._sw
+
+    def _tick(self) -> None:
+        if self._clock is not None:
+            self._lib.sw_set_time(self._handle(), self._clock())
 
     # ---- packets
+
     def process(self, packets: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Run (port, bytes) packets to completion in order; what leaves, in order."""
-        raise NotImplementedError
+        items = list(packets)
+        n = len(items)
+        ports = (ctypes.c_uint32 * max(n, 1))(*(p for p, _ in items))
+        lengths = (ctypes.c_uint32 * max(n, 1))(*(len(d) for _, d in items))
+        data = b"".join(d for _, d in items)
+        out: list[tuple[int, bytes]] = []
+        with self._result_lock:
+            self._tick()
+            self._lib.sw_run_packets(self._handle(), n, ports, lengths, data, ctypes.byref(self._result))
+            r = self._checked_result()
+            blob = ctypes.string_at(r.data, r.bytes) if r.bytes else b""
+            at = 0
+            for i in range(r.n):
+                size = r.lengths[i]
+                out.append((r.ports[i], blob[at : at + size]))
+                at += size
+        return out
 
     def process_batch(
         self, ports: NDArray[np.uint16], lengths: NDArray[np.uint32], data: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]:
-        """The same for arrays: uint16[n], uint32[n], uint8[n, stride] -> uint16[m], uint32[m], uint8[m, s]."""
-        raise NotImplementedError
+        """The same for arrays: uint16[n], uint32[n], uint8[n, stride] -> uint16[m], uint32[m], uint8[m, s].
+
+        Row i holds packet i in its first lengths[i] bytes; s is the longest packet's length. Raises ValueError
+        for arrays that do not fit together.
+        """
+        ports = np.ascontiguousarray(ports, dtype=np.uint16)
+        lengths = np.ascontiguousarray(lengths, dtype=np.uint32)
+        data = np.ascontiguousarray(data, dtype=np.uint8)
+        n = len(ports)
+        if ports.ndim != 1 or lengths.shape != (n,) or data.ndim != 2 or data.shape[0] != n:
+            raise ValueError(
+                f"expected n ports, n lengths and n rows: {ports.shape} {lengths.shape} {data.shape}"
+            )
+        if n and int(lengths.max()) > data.shape[1]:
+            raise ValueError(f"a length of {int(lengths.max())} in rows of {data.shape[1]} bytes")
+        with self._result_lock:
+            self._tick()
+            r = self._result
+            self._lib.sw_run_rows(
+                self._handle(), n, ports.ctypes.data, lengths.ctypes.data, data.ctypes.data, data.shape[1],
+                ctypes.byref(r),
+            )  # fmt: skip
+            self._checked_result()
+            out_ports = np.empty(r.n, np.uint16)
+            out_lengths = np.empty(r.n, np.uint32)
+            out = np.empty((r.n, r.longest), np.uint8)
+            self._lib.sw_result_rows(
+                ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data, out.ctypes.data, r.longest
+            )
+        return out_ports, out_lengths, out
+
+    def _checked_result(self) -> Result:
+        if self._result.failed:
+            raise DeviceError("no memory for the packets that leave: process fewer at a time")
+        return self._result
 
     @property
     def c_process(self) -> int:
         """Address of `sw_process` (runtime/switch.h) for a C I/O loop; valid until `close`."""
-        raise NotImplementedError
+        return ctypes.cast(self._lib.sw_process, ctypes.c_void_p).value or 0
 
     @property
     def c_handle(self) -> int:
         """Address of the `sw` that goes with `c_process`; valid until `close`."""
-        raise NotImplementedError
+        return self._handle()
 
     # ---- tables: full JSON names; an action's name is looked up among the table's own actions
+
     def table_insert(
         self,
         table: str,
@@ -144,124 +198,245 @@ class SwitchDevice:
         """Insert and return the entry's handle (never reused). Larger priority wins; it is given exactly for
         tables with a ternary or range key. Raises BadKey, BadAction, DuplicateEntry, TableFull, Immutable.
         """
-        raise NotImplementedError
+        return self._tables.insert(table, key, action, args, priority)
 
     def table_modify(self, table: str, handle: int, action: str, args: Sequence[int] = ()) -> None:
-        """Give an entry another action or arguments; its counters stay."""
-        raise NotImplementedError
+        """Give an entry another action or arguments; its counters stay. Raises NoSuchEntry, Immutable."""
+        self._tables.modify(table, handle, action, args)
 
     def table_delete(self, table: str, handle: int) -> None:
         """Remove an entry. Raises NoSuchEntry, Immutable."""
-        raise NotImplementedError
+        self._tables.delete(table, handle)
 
     def table_entries(self, table: str) -> list[Entry]:
         """All entries in the order of insertion, const ones included."""
-        raise NotImplementedError
+        return self._tables.entries(table)
 
     def table_find(self, table: str, key: Sequence[MatchValue], priority: int | None = None) -> int | None:
         """The handle of the entry with exactly this match (and priority), or None."""
-        raise NotImplementedError
+        return self._tables.find(table, key, priority)
+
+    def table_idle_us(self, table: str, handle: int) -> int:
+        """Microseconds since an entry of a table with idle timeouts was hit, or inserted."""
+        return self._tables.idle_us(table, handle)
 
     def table_set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         """Change the default action. Raises Immutable where the program made it const."""
-        raise NotImplementedError
+        self._tables.set_default(table, action, args)
 
     def table_get_default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
         """The default action and its arguments, None where the table has none."""
-        raise NotImplementedError
+        return self._tables.get_default(table)
 
     def table_reset_default(self, table: str) -> None:
         """Back to the program's default action."""
-        raise NotImplementedError
+        self._tables.reset_default(table)
 
     # ---- counters, registers, meters
+
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         """(packets, bytes) of one counter."""
-        raise NotImplementedError
+        c = self._counter(name, index)
+        out = words([0, 0])
+        self._lib.sw_counter_access(self._handle(), c.id, index, 1, out, 0)
+        return out[0], out[1]
 
     def counter_read_all(self, name: str) -> NDArray[np.uint64]:
         """uint64[size, 2]: packets and bytes of the whole array."""
-        raise NotImplementedError
+        c = self._counter(name, None)
+        out = np.zeros((c.size, 2), np.uint64)
+        if c.size:
+            self._lib.sw_counter_access(self._handle(), c.id, 0, c.size, out.ctypes.data, 0)
+        return out
 
     def counter_write(self, name: str, index: int, packets: int, octets: int) -> None:
-        """Set one counter."""
-        raise NotImplementedError
+        """Set one counter. Raises BadIndex for values that are not in 0..2^64-1."""
+        c = self._counter(name, index)
+        self._lib.sw_counter_access(self._handle(), c.id, index, 1, words([_u64(packets), _u64(octets)]), 1)
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
         """(packets, bytes) of one entry of a table with a direct counter."""
-        raise NotImplementedError
+        return self._tables.counter(table, handle, None)
 
     def direct_counter_write(self, table: str, handle: int, packets: int, octets: int) -> None:
         """Set an entry's counter."""
-        raise NotImplementedError
+        self._tables.counter(table, handle, (_u64(packets), _u64(octets)))
 
     def register_read(self, name: str, index: int) -> int:
         """One element."""
-        raise NotImplementedError
+        return self.register_read_range(name, index, 1)[0]
+
+    def register_read_range(self, name: str, start: int, count: int) -> list[int]:
+        """`count` elements from `start`."""
+        group, lane, element = self._register(name, start, count)
+        data = ctypes.create_string_buffer(max(element * count, 1))
+        self._lib.sw_register_access(self._handle(), group, lane, start, count, data, 0)
+        raw = data.raw
+        return [int.from_bytes(raw[i * element : (i + 1) * element], "little") for i in range(count)]
 
     def register_write(self, name: str, index: int, value: int) -> None:
-        """Set one element."""
-        raise NotImplementedError
+        """Set one element. Raises BadIndex for a value that does not fit."""
+        group, lane, element = self._register(name, index, 1)
+        width = self.program.registers[name].width
+        if not 0 <= value < 1 << width:
+            raise BadIndex(f"register {name!r} holds {width} bits, {value} does not fit")
+        self._lib.sw_register_access(
+            self._handle(), group, lane, index, 1, value.to_bytes(element, "little"), 1
+        )
 
     def meter_get(self, name: str, index: int) -> MeterRates | None:
         """The rates of one meter cell, None where unconfigured (always green)."""
-        raise NotImplementedError
+        m = self._meter(name, index)
+        return self._tables.meter_call(self._lib.sw_meter_access, (m.id, index), None, read=True)
 
     def meter_set(self, name: str, index: int, rates: MeterRates | None) -> None:
         """Configure one meter cell; None makes it unconfigured."""
-        raise NotImplementedError
+        m = self._meter(name, index)
+        self._tables.meter_call(self._lib.sw_meter_access, (m.id, index), rates, read=False)
 
     def direct_meter_get(self, table: str, handle: int) -> MeterRates | None:
         """The rates of an entry of a table with a direct meter."""
-        raise NotImplementedError
+        return self._tables.direct_meter(table, handle, None, read=True)
 
     def direct_meter_set(self, table: str, handle: int, rates: MeterRates | None) -> None:
         """Configure an entry's direct meter."""
-        raise NotImplementedError
+        self._tables.direct_meter(table, handle, rates, read=False)
+
+    def _counter(self, name: str, index: int | None) -> ir.CounterArray:
+        c = self.program.counters.get(name)
+        if c is None or c.direct:
+            raise NoSuchObject(f"no counter array {name!r}: there are {_list(self.program.counters)}")
+        _in_range("counter", name, 0 if index is None and c.size else index or 0, max(c.size, 1))
+        if index is not None:
+            _in_range("counter", name, index, c.size)
+        return c
+
+    def _meter(self, name: str, index: int) -> ir.MeterArray:
+        m = self.program.meters.get(name)
+        if m is None or m.direct:
+            raise NoSuchObject(f"no meter array {name!r}: there are {_list(self.program.meters)}")
+        _in_range("meter", name, index, m.size)
+        return m
+
+    def _register(self, name: str, start: int, count: int) -> tuple[int, int, int]:
+        r = self.program.registers.get(name)
+        if r is None:
+            raise NoSuchObject(f"no register array {name!r}: there are {_list(self.program.registers)}")
+        if count < 1:
+            raise BadIndex(f"register {name!r}: {count} elements")
+        _in_range("register", name, start, r.size)
+        _in_range("register", name, start + count - 1, r.size)
+        group, lane = self._layout.register_place[name]
+        return group, lane, self._layout.groups[group][1]
 
     # ---- packet replication
+
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Create or replace group 1..65535: (port, replication id) each, sent in this order."""
-        raise NotImplementedError
+        if not 1 <= group <= 65535:
+            raise BadIndex(f"multicast group {group} is not in 1..65535")
+        with self._lock:
+            self._fanout(self._lib.sw_multicast_set, group, replicas, (), present=True)
+            self._multicast[group] = [(p, r) for p, r in replicas]
 
     def multicast_delete(self, group: int) -> None:
-        """Remove a group; packets sent to it are dropped from then on."""
-        raise NotImplementedError
+        """Remove a group; packets sent to it are dropped from then on. Raises NoSuchObject."""
+        with self._lock:
+            if self._multicast.pop(group, None) is None:
+                raise NoSuchObject(f"no multicast group {group}")
+            self._fanout(self._lib.sw_multicast_set, group, (), (), present=False)
 
     def multicast_groups(self) -> dict[int, list[tuple[int, int]]]:
         """All groups."""
-        raise NotImplementedError
+        with self._lock:
+            return {g: list(r) for g, r in self._multicast.items()}
 
-    def clone_session_set(
-        self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0
-    ) -> None:
+    def clone_session_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
         """Create or replace a clone session 0..32767; `truncate` > 0 keeps that many bytes of each clone."""
-        raise NotImplementedError
+        if not 0 <= session <= 32767:
+            raise BadIndex(f"clone session {session} is not in 0..32767")
+        if not 0 <= truncate < 1 << 32:
+            raise BadIndex(f"clone session {session}: cannot truncate to {truncate} bytes")
+        with self._lock:
+            self._fanout(self._lib.sw_session_set, session, replicas, (truncate,), present=True)
+            self._sessions[session] = ([(p, r) for p, r in replicas], truncate)
 
     def clone_session_delete(self, session: int) -> None:
-        """Remove a session; clones to it are lost from then on."""
-        raise NotImplementedError
+        """Remove a session; clones to it are lost from then on. Raises NoSuchObject."""
+        with self._lock:
+            if self._sessions.pop(session, None) is None:
+                raise NoSuchObject(f"no clone session {session}")
+            self._fanout(self._lib.sw_session_set, session, (), (0,), present=False)
 
     def clone_sessions(self) -> dict[int, tuple[list[tuple[int, int]], int]]:
         """All sessions: replicas and truncation length."""
-        raise NotImplementedError
+        with self._lock:
+            return {s: (list(r), t) for s, (r, t) in self._sessions.items()}
+
+    def _fanout(
+        self,
+        call: Callable[..., int],
+        number: int,
+        replicas: Sequence[tuple[int, int]],
+        extra: tuple[int, ...],
+        *,
+        present: bool,
+    ) -> None:
+        for port, rid in replicas:
+            if not (0 <= port < 1 << 32 and 0 <= rid < 1 << 16):
+                raise BadIndex(f"replica (port {port}, id {rid}): ports have 32 bits, ids 16")
+        array = (Replica * max(len(replicas), 1))(*(Replica(p, r) for p, r in replicas))
+        if call(self._handle(), number, array, len(replicas), *extra, int(present)) != 0:
+            raise DeviceError("no memory for the replicas")
 
     # ---- the rest
+
     def digests(self, limit: int = 1024) -> list[Digest]:
         """Take up to `limit` queued digest samples, oldest first."""
-        raise NotImplementedError
+        out: list[Digest] = []
+        number, values = ctypes.c_uint32(), words([0] * self._digest_words)
+        while len(out) < limit:
+            got = self._lib.sw_digest_take(self._handle(), ctypes.byref(number), values, self._digest_words)
+            if got == 0:
+                break
+            d = self.program.digests[number.value]
+            fields, at = [], 0
+            for width in _widths(d):
+                n = (width + 63) // 64
+                fields.append(sum(values[at + i] << (64 * i) for i in range(n)))
+                at += n
+            out.append(Digest(d.name, tuple(fields)))
+        return out
+
+    def log(self) -> list[str]:
+        """Take what the program (log_msg) and the runtime (dropped packets) had to say, oldest first."""
+        line = ctypes.create_string_buffer(LOG_LINE)
+        out = []
+        while self._lib.sw_log_take(self._handle(), line):
+            out.append(line.value.decode(errors="replace"))
+        return out
 
     def stats(self) -> Stats:
         """What the device counted."""
-        raise NotImplementedError
+        c = StatsC()
+        self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
+        return Stats(**{name: getattr(c, name) for name, _ in StatsC._fields_})
 
     def reset(self) -> None:
         """Tables, defaults, registers, counters, meters and replication as right after `load`."""
-        raise NotImplementedError
+        with self._lock:
+            self._lib.sw_reset(self._handle())
+            self._multicast.clear()
+            self._sessions.clear()
+            self._tables.restart()
 
     def close(self) -> None:
         """Free the device; further calls raise DeviceError. Stop every C loop that uses it first."""
-        raise NotImplementedError
+        with self._lock, self._result_lock:
+            if self._sw is not None:
+                self._lib.sw_result_free(ctypes.byref(self._result))
+                self._lib.sw_free(self._sw)
+                self._sw = None
 
     def __enter__(self) -> SwitchDevice:
         return self
@@ -271,3 +446,36 @@ class SwitchDevice:
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        if getattr(self, "_sw", None) is not None and hasattr(self, "_result_lock"):
+            self.close()
+
+
+def _text(json: str | bytes | Path) -> str | bytes:
+    if isinstance(json, bytes):
+        return json
+    if isinstance(json, str) and json.lstrip()[:1] in ("{", "["):
+        return json
+    try:
+        return Path(json).read_bytes()
+    except (OSError, ValueError) as e:
+        raise LoadError(f"file {str(json)[:80]!r}", f"cannot read it: {e}") from e
+
+
+def _widths(d: ir.FieldList) -> list[int]:
+    return [e.width if isinstance(e, ir.Constant) else e.field.width for e in d.elements]
+
+
+def _in_range(what: str, name: str, index: int, size: int) -> None:
+    if not 0 <= index < size:
+        raise BadIndex(f"{what} {name!r} has {size} elements, there is no number {index}")
+
+
+def _u64(value: int) -> int:
+    if not 0 <= value < 1 << 64:
+        raise BadIndex(f"{value} is not in 0..2^64-1")
+    return value
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

@@ -1,6 +1,635 @@
 # SPDX-License-Identifier: Apache-2.0
-"""placeholder."""
+"""The typed program that `load` makes of bmv2 JSON, `check` verifies and `emit` turns into C.
+
+Expressions are integers of unlimited precision (`is_bool` False) or truth values; a field's value is what
+its width and sign say, and only a store truncates. Nodes compare by identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where p4c says a construct stands in the P4 program."""
+
+    filename: str
+    line: int
+    column: int
+    fragment: str
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line}" if self.filename else ""
+
+
+NOWHERE = Source("", 0, 0, "")
+
+
+# ---- headers
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a header type; `width` in bits, the largest possible for varbit."""
+
+    name: str
+    width: int
+    signed: bool = False
+    saturating: bool = False
+    varbit: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class HeaderType:
+    """Fields in the order in which they stand in the packet."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    def index(self, name: str) -> int:
+        """Position of a field; KeyError when there is none."""
+        for i, f in enumerate(self.fields):
+            if f.name == name:
+                return i
+        raise KeyError(name)
+
+    @property
+    def varbit(self) -> int | None:
+        """Index of the varbit field, if any."""
+        return next((i for i, f in enumerate(self.fields) if f.varbit), None)
+
+    @property
+    def fixed_bits(self) -> int:
+        """Bits of all fields but the varbit one."""
+        return sum(f.width for f in self.fields if not f.varbit)
+
+    @property
+    def max_bits(self) -> int:
+        """Bits of all fields, a varbit one at its longest."""
+        return sum(f.width for f in self.fields)
+
+
+@dataclass(frozen=True, eq=False)
+class Header:
+    """One header or metadata instance. `union` and `stack` say what it is part of, `member`/`element` where."""
+
+    id: int
+    name: str
+    type: HeaderType
+    metadata: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A header stack: its elements are header instances."""
+
+    id: int
+    name: str
+    type: HeaderType
+    elements: tuple[Header, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """A header union: at most one member is valid."""
+
+    id: int
+    name: str
+    type: str
+    members: tuple[Header, ...]
+    member_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class UnionStack:
+    """A stack of header unions."""
+
+    id: int
+    name: str
+    type: str
+    elements: tuple[Union, ...]
+
+
+# ---- places
+
+
+@dataclass(frozen=True, eq=False)
+class UnionRef:
+    """A union: itself, or an element of a stack (`index` None: the last one pushed)."""
+
+    union: Union | None = None
+    stack: UnionStack | None = None
+    index: Expr | None = None
+
+    @property
+    def example(self) -> Union:
+        """One union of this kind: for member names and types."""
+        if self.union is not None:
+            return self.union
+        assert self.stack is not None
+        return self.stack.elements[0]
+
+
+@dataclass(frozen=True, eq=False)
+class HeaderRef:
+    """A header: itself, an element of a stack (`index` None: the last one), or a member of a union."""
+
+    header: Header | None = None
+    stack: Stack | None = None
+    index: Expr | None = None
+    union: UnionRef | None = None
+    member: int = 0
+
+    @property
+    def type(self) -> HeaderType:
+        """Its header type."""
+        if self.header is not None:
+            return self.header.type
+        if self.stack is not None:
+            return self.stack.type
+        assert self.union is not None
+        return self.union.example.members[self.member].type
+
+    @property
+    def metadata(self) -> bool:
+        """Whether it is metadata, which is always valid."""
+        return self.header is not None and self.header.metadata
+
+
+# ---- expressions
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """Root of all expressions."""
+
+    is_bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Const(Expr):
+    """An integer, possibly negative."""
+
+    value: int
+
+
+@dataclass(frozen=True, eq=False)
+class Truth(Expr):
+    """true or false."""
+
+    value: bool
+    is_bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class FieldRef(Expr):
+    """A field's value."""
+
+    header: HeaderRef
+    index: int
+
+    @property
+    def field(self) -> Field:
+        """The field's description."""
+        return self.header.type.fields[self.index]
+
+
+@dataclass(frozen=True, eq=False)
+class ValidBit(Expr):
+    """The hidden field `$valid$` as a number, 0 or 1."""
+
+    header: HeaderRef
+
+
+@dataclass(frozen=True, eq=False)
+class Arg(Expr):
+    """An action's parameter."""
+
+    index: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class RegisterRef(Expr):
+    """A register array's element, read in an expression."""
+
+    array: RegisterArray
+    index: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class StackCount(Expr):
+    """How many elements a stack holds, plus `offset` (-1: last index)."""
+
+    stack: Stack | UnionStack
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Lookahead(Expr):
+    """Bits of the packet beyond what was parsed (parser only)."""
+
+    offset: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Unary(Expr):
+    """`~` on a number, `not` on a truth value, `b2d` and `d2b` between them."""
+
+    op: str
+    x: Expr
+
+    @property
+    def is_bool(self) -> bool:  # type: ignore[override]
+        """By the operator."""
+        return self.op in ("not", "d2b")
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Expr):
+    """Arithmetic, comparison, `and`/`or`, and the casts whose right side is a width."""
+
+    op: str
+    left: Expr
+    right: Expr
+
+    @property
+    def is_bool(self) -> bool:  # type: ignore[override]
+        """By the operator."""
+        return self.op in ("==", "!=", "<", "<=", ">", ">=", "and", "or")
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Expr):
+    """`cond ? left : right`: only the chosen side is evaluated."""
+
+    cond: Expr
+    left: Expr
+    right: Expr
+
+    @property
+    def is_bool(self) -> bool:  # type: ignore[override]
+        """As its sides."""
+        return self.left.is_bool
+
+
+@dataclass(frozen=True, eq=False)
+class Valid(Expr):
+    """Whether a header, or any member of a union, is valid."""
+
+    what: HeaderRef | UnionRef
+    is_bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class SameHeader(Expr):
+    """Whether two headers (or unions) of one type are both valid and equal."""
+
+    left: HeaderRef | UnionRef
+    right: HeaderRef | UnionRef
+    is_bool = True
+
+
+# ---- arrays, calculations, lists
+
+
+@dataclass(frozen=True, eq=False)
+class CounterArray:
+    """Packets and bytes; direct ones live in the entries of their table."""
+
+    name: str
+    id: int
+    size: int
+    direct: bool
+    table: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MeterArray:
+    """Two-rate meters; a direct one writes its colour to `target` on each hit."""
+
+    name: str
+    id: int
+    size: int
+    octets: bool
+    direct: bool
+    target: FieldRef | None = None
+    table: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RegisterArray:
+    """`size` elements of `width` bits."""
+
+    name: str
+    id: int
+    size: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The rest of the packet, as input of a calculation."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A constant of given width, as input of a calculation or list."""
+
+    value: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Calculation:
+    """A hash or checksum over fields, headers, constants and the payload."""
+
+    name: str
+    algorithm: str
+    inputs: tuple[FieldRef | HeaderRef | Constant | Payload, ...]
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Checksum:
+    """A field that holds a calculation's result, checked after parsing or written before deparsing."""
+
+    name: str
+    target: FieldRef
+    calculation: Calculation
+    verify: bool
+    update: bool
+    condition: Expr | None
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class FieldList:
+    """Metadata to carry with clone, resubmit, recirculate; or a digest's values."""
+
+    name: str
+    id: int
+    elements: tuple[FieldRef | Constant, ...]
+
+
+# ---- actions
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string operand."""
+
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """Several values as one operand (log_msg)."""
+
+    values: tuple[Expr, ...]
+
+
+Operand = (
+    Expr
+    | HeaderRef
+    | UnionRef
+    | Stack
+    | UnionStack
+    | CounterArray
+    | MeterArray
+    | RegisterArray
+    | Calculation
+    | Text
+    | Vector
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One primitive with its operands."""
+
+    op: str
+    args: tuple[Operand, ...]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Param:
+    """An action's parameter; width in bits."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Action:
+    """A named list of primitives. Names may repeat (p4c makes one NoAction per table), ids do not."""
+
+    id: int
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Call, ...]
+    source: Source
+
+
+# ---- tables and control flow
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """One key of a table. `match` is exact, lpm, ternary (also P4's optional) or range."""
+
+    name: str
+    match: str
+    value: FieldRef | ValidBit
+    width: int
+    mask: int | None
+
+
+@dataclass(frozen=True)
+class Match:
+    """One key's value in a const entry: value and mask, or low and high for range keys."""
+
+    value: int
+    mask: int
+    prefix_len: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class ConstEntry:
+    """An entry that the program brings along; `priority` as bmv2 counts (smaller wins)."""
+
+    key: tuple[Match, ...]
+    action: Action
+    args: tuple[int, ...]
+    priority: int
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A match-action table. `next` maps action ids to node names (None ends the pipeline)."""
+
+    name: str
+    id: int
+    match: str
+    keys: tuple[Key, ...]
+    actions: tuple[Action, ...]
+    max_size: int
+    counters: bool
+    idle_timeout: bool
+    meter: MeterArray | None
+    default_action: Action | None
+    default_args: tuple[int, ...]
+    default_const: bool
+    entries: tuple[ConstEntry, ...]
+    immutable: bool
+    next_hit: tuple[str | None] | None
+    next_miss: tuple[str | None] | None
+    next: dict[int, str | None]
+    base_next: str | None
+    source: Source
+
+    def action(self, name: str) -> Action | None:
+        """The table's action of this name."""
+        return next((a for a in self.actions if a.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """An if in a pipeline."""
+
+    name: str
+    condition: Expr
+    then: str | None
+    otherwise: str | None
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Invoke:
+    """An action called by the control flow itself."""
+
+    name: str
+    action: Action
+    next: str | None
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Ingress or egress: nodes by name, without cycles."""
+
+    name: str
+    start: str | None
+    nodes: dict[str, Table | Branch | Invoke]
+
+
+# ---- parser and deparser
+
+
+@dataclass(frozen=True, eq=False)
+class Extract:
+    """Take the next header: a header itself, or the next element of a stack (member of the next union)."""
+
+    header: HeaderRef | None
+    stack: Stack | None
+    union_stack: UnionStack | None
+    member: int
+    length: Expr | None
+
+
+@dataclass(frozen=True, eq=False)
+class Advance:
+    """Skip bits, a multiple of 8."""
+
+    bits: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Verify:
+    """Stop with an error unless a condition holds."""
+
+    condition: Expr
+    error: Expr
+
+
+@dataclass(frozen=True, eq=False)
+class Set:
+    """Assign in the parser."""
+
+    target: FieldRef
+    value: Expr
+
+
+ParserOp = Extract | Advance | Verify | Set | Call
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Matches when the key equals value under the mask, per key component; None: always, (): never."""
+
+    match: tuple[tuple[int, int], ...] | None
+    next: str | None
+    never: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """One parser state."""
+
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[FieldRef | Lookahead | ValidBit, ...]
+    transitions: tuple[Transition, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Parser:
+    """States by name; `start` None parses nothing."""
+
+    start: str | None
+    states: dict[str, State]
+
+
+@dataclass(frozen=True, eq=False)
+class Deparser:
+    """Primitives to run, then headers to emit in order."""
+
+    body: tuple[Call, ...]
+    order: tuple[Header, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Program:
-    """placeholder."""
+    """A whole v1model program. Dicts are keyed by full JSON names."""
+
+    name: str
+    header_types: dict[str, HeaderType]
+    headers: dict[str, Header]
+    stacks: dict[str, Stack]
+    unions: dict[str, Union]
+    union_stacks: dict[str, UnionStack]
+    errors: dict[str, int]
+    actions: dict[int, Action]
+    counters: dict[str, CounterArray]
+    meters: dict[str, MeterArray]
+    registers: dict[str, RegisterArray]
+    calculations: dict[str, Calculation]
+    checksums: tuple[Checksum, ...]
+    field_lists: dict[int, FieldList]
+    digests: dict[int, FieldList]
+    parser: Parser
+    ingress: Pipeline
+    egress: Pipeline
+    deparser: Deparser
+    aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name, ingress first."""
+        return {
+            n.name: n for p in (self.ingress, self.egress) for n in p.nodes.values() if isinstance(n, Table)
+        }

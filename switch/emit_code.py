@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing C text, and where each header, field and array of a program lives in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+from switch import ir
+
+_KEYWORDS = set(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long "
+    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "bool true false valid vl vl_bits e next s k h p args main".split()
+)
+
+
+def c_name(text: str) -> str:
+    """A C identifier that still reads like the P4 name."""
+    name = re.sub(r"\W+", "_", text).strip("_") or "x"
+    if name[0].isdigit() or name in _KEYWORDS or name.startswith(("sw_", "SW_", "p4_", "sm_")):
+        name = "x_" + name
+    return name
+
+
+def c_string(text: str) -> str:
+    """A C string literal."""
+    out = "".join(
+        ch if 32 <= ord(ch) < 127 and ch not in '"\\?' else f"\\{b:03o}" for ch in text for b in ch.encode()
+    )
+    return f'"{out}"'
+
+
+def c_comment(text: str) -> str:
+    """Text that cannot end a comment."""
+    return re.sub(r"[^\x20-\x7e]", " ", text).replace("*/", "* /").replace("\\", "/")
+
+
+def limbs(width: int) -> int:
+    """64-bit words that hold `width` bits."""
+    return (width + 63) // 64
+
+
+def storage(width: int) -> int:
+    """Bits of the C type that stores a field of up to 64 bits."""
+    return next(n for n in (8, 16, 32, 64) if width <= n)
+
+
+class Namer:
+    """Unique C names."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def __call__(self, text: str) -> str:
+        base = name = c_name(text)
+        n = 2
+        while name in self._used:
+            name = f"{base}_{n}"
+            n += 1
+        self._used.add(name)
+        return name
+
+
+class Block:
+    """Lines of C at a depth of indentation, with fresh names for temporaries."""
+
+    def __init__(self, depth: int = 1, counter: Iterator[int] | None = None) -> None:
+        self.lines: list[str] = []
+        self.depth = depth
+        self._counter = counter or count(1)
+
+    def inner(self) -> Block:
+        """An empty block one level deeper, to be inserted later."""
+        return Block(self.depth + 1, self._counter)
+
+    def line(self, text: str) -> None:
+        """Add a line."""
+        self.lines.append("    " * self.depth + text if text else "")
+
+    def label(self, name: str) -> None:
+        """Add a label (followed by an empty statement, so that anything may come next)."""
+        self.lines.append(f"{name}:;")
+
+    def temp(self) -> str:
+        """A fresh name."""
+        return f"t{next(self._counter)}"
+
+    @contextmanager
+    def nest(self, head: str, tail: str = "}") -> Iterator[None]:
+        """`head {` ... `}`."""
+        self.line(f"{head} {{" if head else "{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.line(tail)
+
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(self.lines) + "\n"
+
+
+class Layout:
+    """C types and lvalues of a program's headers, and places of its arrays."""
+
+    def __init__(self, program: ir.Program) -> None:
+        self.program = program
+        namer, members = Namer(), Namer()
+        self.type_names = {id(t): namer("t_" + t.name) for t in program.header_types.values()}
+        self.field_names: dict[int, list[str]] = {}
+        for t in program.header_types.values():
+            fields = Namer()
+            self.field_names[id(t)] = [fields(f.name) for f in t.fields]
+        self.union_names: dict[str, str] = {}
+        self.union_members: dict[str, list[str]] = {}
+        for u in program.unions.values():
+            if u.type not in self.union_names:
+                self.union_names[u.type] = namer("u_" + u.type)
+                own = Namer()
+                self.union_members[u.type] = [own(m) for m in u.member_names]
+        self.places: dict[int, str] = {}  # header id -> lvalue after "h->"
+        self.union_places: dict[int, str] = {}
+        self.stack_names: dict[int, str] = {}
+        self.members: list[str] = []  # declarations inside the phv struct
+        for s in program.stacks.values():
+            name = self.stack_names[id(s)] = members(s.name)
+            self.members.append(
+                f"struct {{ {self.type_names[id(s.type)]} e[{len(s.elements)}]; uint32_t next; }} {name};"
+            )
+            for i, h in enumerate(s.elements):
+                self.places[h.id] = f"{name}.e[{i}]"
+        for us in program.union_stacks.values():
+            name = self.stack_names[id(us)] = members(us.name)
+            self.members.append(
+                f"struct {{ {self.union_names[us.type]} e[{len(us.elements)}]; uint32_t next; }} {name};"
+            )
+            for i, u in enumerate(us.elements):
+                self.union_places[u.id] = f"{name}.e[{i}]"
+        for u in program.unions.values():
+            if u.id not in self.union_places:
+                self.union_places[u.id] = members(u.name)
+                self.members.append(f"{self.union_names[u.type]} {self.union_places[u.id]};")
+            for header, member in zip(u.members, self.union_members[u.type], strict=True):
+                self.places[header.id] = f"{self.union_places[u.id]}.{member}"
+        for h in program.headers.values():
+            if h.id not in self.places:
+                self.places[h.id] = members(h.name)
+                self.members.append(f"{self.type_names[id(h.type)]} {self.places[h.id]};")
+        self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
+        # registers of one size and storage lie side by side: lane k of element i is at (i * lanes + k)
+        self.groups: list[tuple[int, int, list[ir.RegisterArray]]] = []
+        self.register_place: dict[str, tuple[int, int]] = {}
+        for r in program.registers.values():
+            element = storage(r.width) // 8 if r.width <= 64 else 8 * limbs(r.width)
+            g = next((i for i, (z, e, _) in enumerate(self.groups) if (z, e) == (r.size, element)), None)
+            if g is None:
+                g = len(self.groups)
+                self.groups.append((r.size, element, []))
+            self.register_place[r.name] = (g, len(self.groups[g][2]))
+            self.groups[g][2].append(r)
+
+    def declarations(self) -> str:
+        """The C structs of header types, unions and the phv."""
+        out = []
+        for t in self.program.header_types.values():
+            lines = [f"typedef struct {self.type_names[id(t)]} {{"]
+            for f, name in zip(t.fields, self.field_names[id(t)], strict=True):
+                if f.varbit:
+                    lines.append(f"    uint8_t {name}[{max(f.width // 8, 1)}]; /* varbit<{f.width}> */")
+                elif f.width > 64:
+                    lines.append(f"    uint64_t {name}[{limbs(f.width)}]; /* {f.width} bits */")
+                else:
+                    note = "" if f.width in (8, 16, 32, 64) else f" /* {f.width} bits */"
+                    lines.append(f"    uint{storage(f.width)}_t {name};{note}")
+            if t.varbit is not None:
+                lines.append("    uint32_t vl_bits; /* of the varbit field */")
+            lines.append("    uint8_t valid;")
+            lines.append(f"}} {self.type_names[id(t)]};")
+            out.append("\n".join(lines))
+        seen = set()
+        for u in self.program.unions.values():
+            if u.type in seen:
+                continue
+            seen.add(u.type)
+            fields = " ".join(
+                f"{self.type_names[id(m.type)]} {n};"
+                for m, n in zip(u.members, self.union_members[u.type], strict=True)
+            )
+            out.append(
+                f"typedef struct {self.union_names[u.type]} {{ {fields} }} {self.union_names[u.type]};"
+            )
+        out.append("typedef struct phv {\n" + "\n".join("    " + m for m in self.members) + "\n} phv;")
+        return "\n\n".join(out) + "\n"
+
+    def field(self, header: str, kind: ir.HeaderType, index: int) -> str:
+        """C lvalue of a field, given its header's."""
+        return f"{header}.{self.field_names[id(kind)][index]}"
+
+    def arg_offsets(self, action: ir.Action) -> list[int]:
+        """Where each parameter's words start in `args`."""
+        offsets, at = [], 0
+        for p in action.params:
+            offsets.append(at)
+            at += limbs(p.width)
+        return offsets

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bmv2 JSON, as p4c-bm2-ss emits it, -> a checked `ir.Program`. What cannot be run raises `LoadError`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from switch import ir
+from switch.check import check
+from switch.errors import LoadError
+from switch.load_expr import Names, integer, source_of
+from switch.load_parser import load_deparser, load_parser
+from switch.load_pipeline import load_pipeline
+
+MAX_WIDTH = 4096
+MAX_ARRAY = 1 << 28
+REQUIRED = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
+
+
+def load_program(text: str | bytes) -> ir.Program:
+    """Parse and check a program. Raises `LoadError` naming the construct and its source line."""
+    try:
+        root = json.loads(text)
+    except (ValueError, RecursionError) as e:
+        raise LoadError("the JSON", f"not valid JSON: {e}") from e
+    if not isinstance(root, dict):
+        raise LoadError("the JSON", "the top level must be an object: is this the output of p4c-bm2-ss?")
+    try:
+        program = _program(root)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as e:
+        raise LoadError(
+            "the JSON", f"its structure is not that of a bmv2 program ({type(e).__name__}: {e})"
+        ) from e
+    check(program)
+    return program
+
+
+def _program(root: dict[str, Any]) -> ir.Program:
+    for section in ("header_types", "headers", "parsers", "deparsers", "pipelines"):
+        if not isinstance(root.get(section), list):
+            raise LoadError(f"section {section!r}", "missing: is this the output of p4c-bm2-ss?")
+    if root.get("extern_instances"):
+        first = root["extern_instances"][0]
+        raise LoadError(f"extern {first.get('name')!r}", "v1model has no user externs", str(source_of(first)))
+    names = Names()
+    _headers(root, names)
+    _aliases(root, names)
+    _arrays(root, names)
+    _calculations(root, names)
+    actions = {a.id: a for a in (_action(j, names) for j in root.get("actions") or ())}
+    parser = load_parser(_one(root["parsers"], "parser"), root, names)
+    pipelines = {p["name"]: load_pipeline(p, names, actions) for p in root["pipelines"]}
+    for name in ("ingress", "egress"):
+        if name not in pipelines:
+            raise LoadError(f"pipeline {name!r}", "missing: this switch runs v1model programs")
+    return ir.Program(
+        name=str(root.get("program", "")),
+        header_types=names.types,
+        headers=names.headers,
+        stacks=names.stacks,
+        unions=names.unions,
+        union_stacks=names.union_stacks,
+        errors={str(n): int(v) for n, v in root.get("errors") or ()},
+        actions=actions,
+        counters=names.counters,
+        meters=names.meters,
+        registers=names.registers,
+        calculations=names.calculations,
+        checksums=tuple(_checksum(j, names) for j in root.get("checksums") or ()),
+        field_lists={f.id: f for f in (_field_list(j, names) for j in root.get("field_lists") or ())},
+        digests={f.id: f for f in (_field_list(j, names) for j in root.get("learn_lists") or ())},
+        parser=parser,
+        ingress=pipelines["ingress"],
+        egress=pipelines["egress"],
+        deparser=load_deparser(_one(root["deparsers"], "deparser"), names),
+        aliases=names.aliases,
+    )
+
+
+def _one(items: list[Any], name: str) -> Any:
+    found = [j for j in items if j.get("name") == name]
+    if len(found) != 1:
+        raise LoadError(f"{name!r}", f"expected one of this name, found {len(found)}")
+    return found[0]
+
+
+def _unique(items: Iterable[Any], what: str) -> None:
+    seen: set[Any] = set()
+    for name in items:
+        if name in seen:
+            raise LoadError(f"{what} {name!r}", "defined twice")
+        seen.add(name)
+
+
+# ---- headers
+
+
+def _header_type(j: Any) -> ir.HeaderType:
+    name, source = j["name"], source_of(j)
+    limit = j.get("max_length")
+    fixed = sum(f[1] for f in j["fields"] if f[1] != "*")
+    fields = []
+    for f in j["fields"]:
+        width = f[1]
+        if width == "*":
+            if not isinstance(limit, int) or limit * 8 < fixed or limit > 4096:
+                raise LoadError(
+                    f"varbit field {name}.{f[0]}", "the header type gives no usable max_length", str(source)
+                )
+            fields.append(ir.Field(f[0], limit * 8 - fixed, varbit=True))
+            continue
+        if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+            raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source))
+        fields.append(ir.Field(f[0], width, bool(len(f) > 2 and f[2]), bool(len(f) > 3 and f[3])))
+    if sum(f.varbit for f in fields) > 1:
+        raise LoadError(f"header type {name!r}", "more than one varbit field", str(source))
+    if any(f.varbit for f in fields) and j.get("length_exp") is not None:
+        raise LoadError(f"header type {name!r}", "length_exp is P4_14 only", str(source))
+    return ir.HeaderType(name, tuple(fields))
+
+
+def _headers(root: dict[str, Any], names: Names) -> None:
+    _unique((j["name"] for j in root["header_types"]), "header type")
+    _unique((j["name"] for j in root["headers"]), "header")
+    names.types = {j["name"]: _header_type(j) for j in root["header_types"]}
+    by_id: dict[int, ir.Header] = {}
+    for j in root["headers"]:
+        if j["header_type"] not in names.types:
+            raise LoadError(f"header {j['name']!r}", f"no header type {j['header_type']!r}")
+        h = ir.Header(j["id"], j["name"], names.types[j["header_type"]], bool(j.get("metadata")))
+        if not h.metadata and h.type.fixed_bits % 8:
+            raise LoadError(f"header {h.name!r}", f"{h.type.fixed_bits} bits are not whole bytes")
+        if h.id in by_id:
+            raise LoadError(f"header {h.name!r}", f"id {h.id} is used twice")
+        by_id[h.id] = names.headers[h.name] = h
+    for j in root.get("header_stacks") or ():
+        elements = tuple(by_id[i] for i in j["header_ids"])
+        stack = ir.Stack(j["id"], j["name"], names.types[j["header_type"]], elements)
+        if not elements or any(e.type is not stack.type or e.metadata for e in elements):
+            raise LoadError(f"header stack {stack.name!r}", "its elements are not headers of its type")
+        names.stacks[stack.name] = stack
+    members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
+    unions: dict[int, ir.Union] = {}
+    for j in root.get("header_unions") or ():
+        kind = members[j["union_type"]]
+        parts = tuple(by_id[i] for i in j["header_ids"])
+        if [p.type.name for p in parts] != [m[1] for m in kind]:
+            raise LoadError(f"header union {j['name']!r}", "its members are not those of its type")
+        u = ir.Union(j["id"], j["name"], j["union_type"], parts, tuple(m[0] for m in kind))
+        unions[u.id] = names.unions[u.name] = u
+    for j in root.get("header_union_stacks") or ():
+        us = ir.UnionStack(
+            j["id"], j["name"], j["union_type"], tuple(unions[i] for i in j["header_union_ids"])
+        )
+        if not us.elements or any(u.type != us.type for u in us.elements):
+            raise LoadError(f"header union stack {us.name!r}", "its elements are not unions of its type")
+        names.union_stacks[us.name] = us
+    owned = [h.name for s in names.stacks.values() for h in s.elements]
+    owned += [h.name for u in names.unions.values() for h in u.members]
+    _unique(owned, "stack or union member")
+    _unique((u.name for s in names.union_stacks.values() for u in s.elements), "union stack element")
+    standard = names.headers.get("standard_metadata")
+    if standard is None or not standard.metadata:
+        raise LoadError("metadata 'standard_metadata'", "missing: this switch runs v1model programs")
+    have = {f.name for f in standard.type.fields}
+    for name in REQUIRED:
+        if name not in have:
+            raise LoadError(f"field 'standard_metadata.{name}'", "missing: this switch runs v1model programs")
+
+
+def _aliases(root: dict[str, Any], names: Names) -> None:
+    for alias, target in root.get("field_aliases") or ():
+        names.field(target, ir.NOWHERE)
+        names.aliases[alias] = (target[0], target[1])
+
+
+# ---- arrays
+
+
+def _size(j: Any, what: str) -> int:
+    size = j.get("size")
+    if not isinstance(size, int) or not 0 <= size <= MAX_ARRAY:
+        raise LoadError(
+            f"{what} {j.get('name')!r}", f"size {size!r} is not in 0..{MAX_ARRAY}", str(source_of(j))
+        )
+    return size
+
+
+def _arrays(root: dict[str, Any], names: Names) -> None:
+    for section in ("counter_arrays", "meter_arrays", "register_arrays"):
+        _unique((j["name"] for j in root.get(section) or ()), section)
+    for i, j in enumerate(root.get("counter_arrays") or ()):
+        direct = bool(j.get("is_direct"))
+        size = 0 if direct else _size(j, "counter")
+        names.counters[j["name"]] = ir.CounterArray(j["name"], i, size, direct, j.get("binding"))
+    for i, j in enumerate(root.get("meter_arrays") or ()):
+        source, direct = source_of(j), bool(j.get("is_direct"))
+        if j.get("rate_count") != 2 or j.get("type") not in ("packets", "bytes"):
+            raise LoadError(f"meter {j['name']!r}", "only two-rate meters of packets or bytes", str(source))
+        target = None
+        if direct:
+            ref = names.field(j["result_target"], source)
+            if not isinstance(ref, ir.FieldRef):
+                raise LoadError(f"meter {j['name']!r}", "its result must be a field", str(source))
+            target = ref
+        size = 0 if direct else _size(j, "meter")
+        names.meters[j["name"]] = ir.MeterArray(
+            j["name"], i, size, j["type"] == "bytes", direct, target, j.get("binding")
+        )
+    for i, j in enumerate(root.get("register_arrays") or ()):
+        width = j.get("bitwidth")
+        if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+            raise LoadError(
+                f"register {j['name']!r}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source_of(j))
+            )
+        names.registers[j["name"]] = ir.RegisterArray(j["name"], i, _size(j, "register"), width)
+
+
+# ---- calculations, checksums, lists
+
+
+def _constant(j: Any, source: ir.Source) -> ir.Constant:
+    width = j.get("bitwidth")
+    if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+        raise LoadError("constant", "it has no bitwidth", str(source))
+    return ir.Constant(integer(j["value"], "constant", source) & ((1 << width) - 1), width)
+
+
+def _calculations(root: dict[str, Any], names: Names) -> None:
+    _unique((j["name"] for j in root.get("calculations") or ()), "calculation")
+    for j in root.get("calculations") or ():
+        source = source_of(j)
+        inputs: list[ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload] = []
+        for part in j["input"]:
+            kind, value = part["type"], part.get("value")
+            if kind == "field":
+                ref = names.field(value, source)
+                if not isinstance(ref, ir.FieldRef):
+                    raise LoadError(f"calculation {j['name']!r}", "validity as an input", str(source))
+                inputs.append(ref)
+            elif kind == "header":
+                inputs.append(names.header(value, source))
+            elif kind == "hexstr":
+                inputs.append(_constant(part, source))
+            elif kind == "payload":
+                inputs.append(ir.Payload())
+            else:
+                raise LoadError(f"calculation input {kind!r}", "this switch does not know it", str(source))
+        names.calculations[j["name"]] = ir.Calculation(j["name"], j["algo"], tuple(inputs), source)
+
+
+def _checksum(j: Any, names: Names) -> ir.Checksum:
+    source = source_of(j)
+    if j.get("type") != "generic":
+        raise LoadError(f"checksum type {j.get('type')!r}", "only generic checksums", str(source))
+    target = names.field(j["target"], source)
+    if not isinstance(target, ir.FieldRef) or target.field.varbit or target.field.width > 64:
+        raise LoadError(f"checksum {j['name']!r}", "its target must be a field of up to 64 bits", str(source))
+    calc = names.calculations.get(j["calculation"])
+    if calc is None:
+        raise LoadError(f"checksum {j['name']!r}", f"no calculation {j['calculation']!r}", str(source))
+    cond = j.get("if_cond")
+    return ir.Checksum(
+        j["name"],
+        target,
+        calc,
+        bool(j.get("verify", True)),
+        bool(j.get("update", True)),
+        None if cond is None else names.truth(cond, (), source),
+        source,
+    )
+
+
+def _field_list(j: Any, names: Names) -> ir.FieldList:
+    source = source_of(j)
+    elements: list[ir.FieldRef | ir.Constant] = []
+    for e in j["elements"]:
+        if e["type"] == "field":
+            ref = names.field(e["value"], source)
+            if not isinstance(ref, ir.FieldRef) or ref.field.varbit:
+                raise LoadError(f"field list {j['name']!r}", f"cannot carry {e['value']!r}", str(source))
+            elements.append(ref)
+        elif e["type"] == "hexstr":
+            elements.append(_constant(e, source))
+        else:
+            raise LoadError(f"field list element {e['type']!r}", "this switch does not know it", str(source))
+    return ir.FieldList(j["name"], j["id"], tuple(elements))
+
+
+# ---- actions
+
+
+def load_call(j: Any, names: Names, params: tuple[ir.Param, ...]) -> ir.Call:
+    """One primitive."""
+    source = source_of(j)
+    if not isinstance(j.get("op"), str):
+        raise LoadError("primitive", "it has no op", str(source))
+    args = tuple(names.operand(p, params, source) for p in j.get("parameters") or ())
+    return ir.Call(j["op"], args, source)
+
+
+def _action(j: Any, names: Names) -> ir.Action:
+    source = source_of(j)
+    params = tuple(ir.Param(p["name"], p["bitwidth"]) for p in j.get("runtime_data") or ())
+    for p in params:
+        if not isinstance(p.width, int) or not 0 < p.width <= MAX_WIDTH:
+            raise LoadError(f"parameter {p.name!r} of {j['name']!r}", f"width {p.width!r}", str(source))
+    body = tuple(load_call(c, names, params) for c in j.get("primitives") or ())
+    return ir.Action(j["id"], j["name"], params, body, source)

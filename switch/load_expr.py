@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bmv2 JSON values and expressions -> IR (source: behavioral-model docs/JSON_format.md, P4Objects.cpp)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switch import ir
+from switch.errors import LoadError
+
+NUMERIC = {"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"}
+CASTS = {"two_comp_mod", "usat_cast", "sat_cast"}
+COMPARE = {"==", "!=", "<", "<=", ">", ">="}
+LOGIC = {"and", "or"}
+
+
+def source_of(j: Any) -> ir.Source:
+    """The `source_info` of a JSON object, or NOWHERE."""
+    s = j.get("source_info") if isinstance(j, dict) else None
+    if not isinstance(s, dict):
+        return ir.NOWHERE
+    return ir.Source(
+        str(s.get("filename", "")),
+        int(s.get("line", 0)),
+        int(s.get("column", 0)),
+        str(s.get("source_fragment", "")),
+    )
+
+
+def integer(text: Any, what: str, source: ir.Source) -> int:
+    """A hexstr such as 0x1f, -0x1 or a plain number."""
+    if isinstance(text, bool) or not isinstance(text, str | int):
+        raise LoadError(what, f"expected a number, found {text!r}", str(source))
+    try:
+        return text if isinstance(text, int) else int(text, 16)
+    except ValueError:
+        raise LoadError(what, f"{text!r} is not a hexadecimal number", str(source)) from None
+
+
+class Names:
+    """The objects that expressions and operands may name."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, ir.HeaderType] = {}
+        self.headers: dict[str, ir.Header] = {}
+        self.stacks: dict[str, ir.Stack] = {}
+        self.unions: dict[str, ir.Union] = {}
+        self.union_stacks: dict[str, ir.UnionStack] = {}
+        self.counters: dict[str, ir.CounterArray] = {}
+        self.meters: dict[str, ir.MeterArray] = {}
+        self.registers: dict[str, ir.RegisterArray] = {}
+        self.calculations: dict[str, ir.Calculation] = {}
+        self.aliases: dict[str, tuple[str, str]] = {}
+        # what each header is part of: header refs are always made in their stack's or union's terms
+        self.element_of: dict[str, tuple[ir.Stack, int]] = {}
+        self.member_of: dict[str, tuple[ir.Union, int]] = {}
+        self.union_element_of: dict[str, tuple[ir.UnionStack, int]] = {}
+
+    # ---- places
+
+    def header(self, name: Any, source: ir.Source) -> ir.HeaderRef:
+        """A header instance by name."""
+        h = self.headers.get(name) if isinstance(name, str) else None
+        if h is None:
+            raise LoadError(f"header {name!r}", "no such header", str(source))
+        return ir.HeaderRef(header=h)
+
+    def union(self, name: Any, source: ir.Source) -> ir.UnionRef:
+        """A header union by name."""
+        u = self.unions.get(name) if isinstance(name, str) else None
+        if u is None:
+            raise LoadError(f"header union {name!r}", "no such union", str(source))
+        return ir.UnionRef(union=u)
+
+    def stack(self, name: Any, source: ir.Source) -> ir.Stack:
+        """A header stack by name."""
+        s = self.stacks.get(name) if isinstance(name, str) else None
+        if s is None:
+            raise LoadError(f"header stack {name!r}", "no such stack", str(source))
+        return s
+
+    def union_stack(self, name: Any, source: ir.Source) -> ir.UnionStack:
+        """A union stack by name."""
+        s = self.union_stacks.get(name) if isinstance(name, str) else None
+        if s is None:
+            raise LoadError(f"header union stack {name!r}", "no such stack", str(source))
+        return s
+
+    def field_of(self, header: ir.HeaderRef, name: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
+        """A field of a header, by name; `$valid$` is its validity."""
+        if name == "$valid$":
+            return ir.ValidBit(header)
+        try:
+            return ir.FieldRef(header, header.type.index(name))
+        except KeyError:
+            raise LoadError(
+                f"field {name!r}", f"header type {header.type.name} has none", str(source)
+            ) from None
+
+    def field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
+        """`[header, field]`, aliases resolved."""
+        if not (isinstance(value, list) and len(value) == 2):
+            raise LoadError("field", f"expected [header, field], found {value!r}", str(source))
+        if value[0] not in self.headers:
+            alias = self.aliases.get(f"{value[0]}.{value[1]}")
+            if alias is not None:
+                value = list(alias)
+        return self.field_of(self.header(value[0], source), value[1], source)
+
+    def stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef:
+        """`[stack, field]`: of the last element."""
+        if not (isinstance(value, list) and len(value) == 2):
+            raise LoadError("stack_field", f"expected [stack, field], found {value!r}", str(source))
+        ref = self.field_of(ir.HeaderRef(stack=self.stack(value[0], source)), value[1], source)
+        assert isinstance(ref, ir.FieldRef)
+        return ref
+
+    def union_member(self, union: ir.UnionRef, name: Any, source: ir.Source) -> ir.HeaderRef:
+        """A member of a union, by name or index."""
+        names = union.example.member_names
+        if isinstance(name, int) and 0 <= name < len(names):
+            return ir.HeaderRef(union=union, member=name)
+        if name in names:
+            return ir.HeaderRef(union=union, member=names.index(name))
+        raise LoadError(f"member {name!r}", f"union type {union.example.type} has none", str(source))
+
+    def union_stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef:
+        """`[union stack, member, field]`: of the last element."""
+        if not (isinstance(value, list) and len(value) == 3):
+            raise LoadError("union_stack_field", f"expected three names, found {value!r}", str(source))
+        last = ir.UnionRef(stack=self.union_stack(value[0], source))
+        ref = self.field_of(self.union_member(last, value[1], source), value[2], source)
+        assert isinstance(ref, ir.FieldRef)
+        return ref
+
+    # ---- values
+
+    def operand(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Operand:
+        """One `{"type": ..., "value": ...}` of a primitive."""
+        kind, value = typed(j, source)
+        if kind == "string":
+            return ir.Text(str(value))
+        if kind == "parameters_vector":
+            return ir.Vector(tuple(self.number(v, params, source) for v in value))
+        named: dict[str, dict[str, Any]] = {
+            "calculation": self.calculations,
+            "meter_array": self.meters,
+            "counter_array": self.counters,
+            "register_array": self.registers,
+        }
+        if kind in named:
+            if value not in named[kind]:
+                raise LoadError(f"{kind} {value!r}", "no such object", str(source))
+            found: ir.Operand = named[kind][value]
+            return found
+        return self.value(j, params, source)
+
+    def number(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Expr:
+        """A value that must be an integer."""
+        v = self.value(j, params, source)
+        if not isinstance(v, ir.Expr) or v.is_bool:
+            raise LoadError("expression", f"expected a number, found {j!r:.80}", str(source))
+        return v
+
+    def truth(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Expr:
+        """A value that must be a truth value."""
+        v = self.value(j, params, source)
+        if not isinstance(v, ir.Expr) or not v.is_bool:
+            raise LoadError("expression", f"expected a condition, found {j!r:.80}", str(source))
+        return v
+
+    def value(
+        self, j: Any, params: tuple[ir.Param, ...], source: ir.Source
+    ) -> ir.Expr | ir.HeaderRef | ir.UnionRef | ir.Stack | ir.UnionStack:
+        """A value of any type."""
+        kind, value = typed(j, source)
+        if kind == "expression":
+            return self.expression(value, params, source)
+        if kind == "field":
+            return self.field(value, source)
+        if kind == "hexstr":
+            return ir.Const(integer(value, "constant", source))
+        if kind == "bool":
+            return ir.Truth(bool(value))
+        if kind in ("local", "runtime_data"):
+            if not (isinstance(value, int) and 0 <= value < len(params)):
+                raise LoadError(f"{kind} {value!r}", "the action has no such parameter", str(source))
+            return ir.Arg(value, params[value].width)
+        if kind == "stack_field":
+            return self.stack_field(value, source)
+        if kind == "union_stack_field":
+            return self.union_stack_field(value, source)
+        if kind == "header":
+            return self.header(value, source)
+        if kind == "header_union":
+            return self.union(value, source)
+        if kind == "header_stack":
+            return self.stack(value, source)
+        if kind == "header_union_stack":
+            return self.union_stack(value, source)
+        if kind == "lookahead":
+            return lookahead(value, source)
+        if kind == "register":
+            array = self.registers.get(value[0]) if isinstance(value, list) and len(value) == 2 else None
+            if array is None:
+                raise LoadError(f"register {value!r}", "no such array", str(source))
+            index = value[1]
+            at = ir.Const(index) if isinstance(index, int) else self.number(index, params, source)
+            return ir.RegisterRef(array, at)
+        raise LoadError(f"value type {kind!r}", "this switch does not know it", str(source))
+
+    def expression(
+        self, j: Any, params: tuple[ir.Param, ...], source: ir.Source
+    ) -> ir.Expr | ir.HeaderRef | ir.UnionRef | ir.Stack | ir.UnionStack:
+        """What stands in the `value` of an expression."""
+        if not isinstance(j, dict):
+            raise LoadError("expression", f"expected an object, found {j!r:.80}", str(source))
+        if "op" not in j:
+            return self.value(j, params, source)
+        op, left, right = j["op"], j.get("left"), j.get("right")
+        if op in NUMERIC or op in CASTS:
+            return ir.Binary(op, self.number(left, params, source), self.number(right, params, source))
+        if op in ("==", "!="):
+            return self.equality(
+                op, self.value(left, params, source), self.value(right, params, source), source
+            )
+        if op in COMPARE:
+            return ir.Binary(op, self.number(left, params, source), self.number(right, params, source))
+        if op in LOGIC:
+            return ir.Binary(op, self.truth(left, params, source), self.truth(right, params, source))
+        if op in ("~", "b2d"):
+            x = self.number(right, params, source) if op == "~" else self.truth(right, params, source)
+            return ir.Unary(op, x)
+        if op in ("not", "d2b"):
+            x = self.truth(right, params, source) if op == "not" else self.number(right, params, source)
+            return ir.Unary(op, x)
+        if op == "?":
+            sides = (self.value(left, params, source), self.value(right, params, source))
+            cond = self.truth(j.get("cond"), params, source)
+            if isinstance(sides[0], ir.Expr) and isinstance(sides[1], ir.Expr):
+                if sides[0].is_bool == sides[1].is_bool:
+                    return ir.Select(cond, sides[0], sides[1])
+            raise LoadError("operator ?", "its sides must both be numbers or both conditions", str(source))
+        if op in ("valid", "valid_union"):
+            what = self.value(right if right is not None else left, params, source)
+            if isinstance(what, ir.HeaderRef | ir.UnionRef):
+                return ir.Valid(what)
+            raise LoadError(f"operator {op}", "expected a header or union", str(source))
+        return self.access(op, left, right, params, source)
+
+    def access(
+        self, op: Any, left: Any, right: Any, params: tuple[ir.Param, ...], source: ir.Source
+    ) -> ir.Expr | ir.HeaderRef | ir.UnionRef:
+        """The operators that reach into headers, stacks and unions."""
+        if op in ("last_stack_index", "size_stack"):
+            stack = self.value(right if right is not None else left, params, source)
+            if isinstance(stack, ir.Stack | ir.UnionStack):
+                return ir.StackCount(stack, -1 if op == "last_stack_index" else 0)
+            raise LoadError(f"operator {op}", "expected a stack", str(source))
+        base = self.value(left, params, source) if left is not None else None
+        if op == "access_field" and isinstance(base, ir.HeaderRef) and isinstance(right, int):
+            if 0 <= right < len(base.type.fields):
+                return ir.FieldRef(base, right)
+            if right == len(base.type.fields):
+                return ir.ValidBit(base)
+        if op == "access_union_header" and isinstance(base, ir.UnionRef):
+            return self.union_member(base, right, source)
+        if op in ("dereference_header_stack", "dereference_stack") and isinstance(base, ir.Stack):
+            return ir.HeaderRef(stack=base, index=self.number(right, params, source))
+        if op in ("dereference_union_stack", "dereference_header_union_stack") and isinstance(
+            base, ir.UnionStack
+        ):
+            return ir.UnionRef(stack=base, index=self.number(right, params, source))
+        raise LoadError(f"operator {op!r}", "this switch does not know it with these operands", str(source))
+
+    def equality(self, op: str, left: Any, right: Any, source: ir.Source) -> ir.Expr:
+        """`==` and `!=` on numbers, truth values, headers or unions."""
+        if isinstance(left, ir.Expr) and isinstance(right, ir.Expr) and left.is_bool == right.is_bool:
+            return ir.Binary(op, left, right)
+        same: ir.Expr | None = None
+        if isinstance(left, ir.HeaderRef) and isinstance(right, ir.HeaderRef):
+            same = ir.SameHeader(left, right) if left.type is right.type else ir.Truth(False)
+        if isinstance(left, ir.UnionRef) and isinstance(right, ir.UnionRef):
+            if left.example.type == right.example.type:
+                same = ir.SameHeader(left, right)
+        if same is None:
+            raise LoadError(f"operator {op}", "its sides are of different kinds", str(source))
+        return same if op == "==" else ir.Unary("not", same)
+
+
+def typed(j: Any, source: ir.Source) -> tuple[str, Any]:
+    """The type and value of a JSON value."""
+    if not (isinstance(j, dict) and isinstance(j.get("type"), str) and "value" in j):
+        raise LoadError("value", f"expected type and value, found {j!r:.80}", str(source))
+    return j["type"], j["value"]
+
+
+def lookahead(value: Any, source: ir.Source) -> ir.Lookahead:
+    """`[bit offset, width]`."""
+    if not (
+        isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) and v >= 0 for v in value)
+    ):
+        raise LoadError("lookahead", f"expected [offset, width], found {value!r}", str(source))
+    if not 0 < value[1] <= 4096:
+        raise LoadError("lookahead", f"width {value[1]} is not in 1..4096", str(source))
+    return ir.Lookahead(value[0], value[1])

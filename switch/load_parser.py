@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bmv2 JSON parsers and deparsers -> IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from switch import ir
+from switch.errors import LoadError
+from switch.load_expr import Names, integer, lookahead, source_of, typed
+
+
+def _call(j: Any, names: Names) -> ir.Call:
+    from switch.load import load_call
+
+    return load_call(j, names, ())
+
+
+def load_parser(j: Any, root: dict[str, Any], names: Names) -> ir.Parser:
+    """The parser's states. Value sets start empty and stay so, as over P4Runtime on simple_switch_grpc."""
+    vsets = {v["name"] for v in root.get("parse_vsets") or ()}
+    states = {s["name"]: _state(s, names, vsets) for s in j["parse_states"]}
+    for s in states.values():
+        for t in s.transitions:
+            if t.next is not None and t.next not in states:
+                raise LoadError(f"parser state {s.name!r}", f"goes to {t.next!r}, which does not exist")
+    start = j.get("init_state")
+    if start is not None and start not in states:
+        raise LoadError(f"parser state {start!r}", "does not exist")
+    return ir.Parser(start, states)
+
+
+def _state(j: Any, names: Names, vsets: set[str]) -> ir.State:
+    name = j["name"]
+    where = ir.NOWHERE
+    ops = tuple(_op(o, names, name) for o in j.get("parser_ops") or ())
+    key = tuple(_key(k, names, where) for k in j.get("transition_key") or ())
+    transitions = tuple(_transition(t, key, name, vsets) for t in j.get("transitions") or ())
+    return ir.State(name, ops, key, transitions)
+
+
+def _op(j: Any, names: Names, state: str) -> ir.ParserOp:
+    source = source_of(j)
+    op, args = j["op"], j.get("parameters") or []
+    if op in ("extract", "extract_VL"):
+        return _extract(op, args, names, source)
+    if op == "set":
+        target = names.value(args[0], (), source)
+        if not isinstance(target, ir.FieldRef):
+            raise LoadError("parser op set", "its target must be a field", str(source))
+        value = names.value(args[1], (), source)
+        if target.field.varbit:
+            if isinstance(value, ir.FieldRef) and value.field.varbit:
+                return ir.Call("assign_VL", (target, value), source)
+            raise LoadError("parser op set", "a varbit takes only a varbit", str(source))
+        if isinstance(value, ir.Expr) and not value.is_bool:
+            return ir.Set(target, value)
+        raise LoadError("parser op set", "its value must be a number", str(source))
+    if op == "verify":
+        return ir.Verify(names.truth(args[0], (), source), names.number(args[1], (), source))
+    if op == "shift":
+        count = args[0] if isinstance(args[0], int) else integer(args[0], "shift", source)
+        return ir.Advance(ir.Const(8 * count))
+    if op == "advance":
+        return ir.Advance(names.number(args[0], (), source))
+    if op == "primitive":
+        return _call(args[0], names)
+    raise LoadError(f"parser op {op!r}", f"this switch does not know it (state {state!r})", str(source))
+
+
+def _extract(op: str, args: list[Any], names: Names, source: ir.Source) -> ir.Extract:
+    kind, value = typed(args[0], source)
+    length = names.number(args[1], (), source) if op == "extract_VL" else None
+    header: ir.HeaderRef | None = None
+    stack: ir.Stack | None = None
+    union_stack: ir.UnionStack | None = None
+    member = 0
+    if kind == "regular":
+        header = names.header(value, source)
+        kind_type = header.type
+    elif kind == "stack":
+        stack = names.stack(value, source)
+        kind_type = stack.type
+    elif kind == "union_stack":
+        union_stack = names.union_stack(value[0], source)
+        ref = names.union_member(ir.UnionRef(stack=union_stack), value[1], source)
+        member, kind_type = ref.member, ref.type
+    else:
+        raise LoadError(f"extract of {kind!r}", "this switch does not know it", str(source))
+    if (kind_type.varbit is not None) != (length is not None):
+        raise LoadError(f"op {op!r}", f"does not fit header type {kind_type.name}", str(source))
+    return ir.Extract(header, stack, union_stack, member, length)
+
+
+def _key(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Lookahead | ir.ValidBit:
+    kind, value = typed(j, source)
+    if kind == "lookahead":
+        return lookahead(value, source)
+    ref = names.value(j, (), source)
+    if isinstance(ref, ir.FieldRef) and not ref.field.varbit or isinstance(ref, ir.ValidBit):
+        return ref
+    raise LoadError(f"select on {kind!r}", "a parser's key must be fields or lookaheads", str(source))
+
+
+def key_width(k: ir.FieldRef | ir.Lookahead | ir.ValidBit) -> int:
+    """Bits of one component of a parser's key."""
+    if isinstance(k, ir.FieldRef):
+        return k.field.width
+    return k.width if isinstance(k, ir.Lookahead) else 1
+
+
+def _transition(j: Any, key: tuple[Any, ...], state: str, vsets: set[str]) -> ir.Transition:
+    kind, value, after = j.get("type", "hexstr"), j.get("value"), j.get("next_state")
+    if kind == "default" or value == "default":
+        return ir.Transition(None, after)
+    if kind == "parse_vset":
+        if value not in vsets:
+            raise LoadError(f"value set {value!r}", f"does not exist (state {state!r})")
+        return ir.Transition((), after, never=True)
+    if kind != "hexstr":
+        raise LoadError(f"transition type {kind!r}", f"this switch does not know it (state {state!r})")
+    # the key's components are padded to whole bytes and written one after the other
+    widths = [(key_width(k) + 7) // 8 * 8 for k in key]
+    total = sum(widths)
+    number = integer(value, f"transition of state {state!r}", ir.NOWHERE)
+    mask = (1 << total) - 1
+    if j.get("mask") is not None:
+        mask = integer(j["mask"], f"mask in state {state!r}", ir.NOWHERE)
+    parts = []
+    for w in widths:
+        total -= w
+        part = (1 << w) - 1
+        parts.append(((number >> total) & (mask >> total) & part, (mask >> total) & part))
+    return ir.Transition(tuple(parts), after)
+
+
+def load_deparser(j: Any, names: Names) -> ir.Deparser:
+    """The order of headers, and what runs before they are emitted."""
+    order = []
+    for name in j["order"]:
+        h = names.header(name, source_of(j)).header
+        assert h is not None
+        if h.metadata:
+            raise LoadError(f"deparser emits {name!r}", "it is metadata", str(source_of(j)))
+        order.append(h)
+    return ir.Deparser(tuple(_call(c, names) for c in j.get("primitives") or ()), tuple(order))

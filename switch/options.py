@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""simple_switch_grpc's command line, as far as the embedded switch has a use for it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from switch.errors import SwitchError
+
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "off")
+DEFAULT_ADDRESS = "0.0.0.0:9559"
+DEFAULT_DROP_PORT = 511
+
+
+class UsageError(SwitchError):
+    """A command line that does not say what to do; `usage` is the help text's first line."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; see --help")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a switch process is told."""
+
+    interfaces: tuple[tuple[int, str], ...]
+    """(port number, interface) each."""
+    device_id: int
+    program: Path | None
+    pcap: Path | None
+    log_console: bool
+    log_file: Path | None
+    log_level: str
+    grpc_address: str
+    cpu_port: int | None
+    drop_port: int
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Read a command line (without the program's name).
+
+    Raises:
+        UsageError: an unknown or wrong argument.
+        SystemExit: after --help, as argparse does.
+    """
+    general, target = _parsers()
+    words = list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    given = general.parse_args(words[:cut])
+    more = target.parse_args(words[cut + 1 :])
+    if given.program is None and not given.no_p4:
+        raise UsageError("name the bmv2 JSON to run, or give --no-p4 and push a program over P4Runtime")
+    if given.program is not None and given.no_p4:
+        raise UsageError(f"both {given.program} and --no-p4 are given: leave one out")
+    if given.log_console and given.log_file:
+        raise UsageError("--log-console and --log-file exclude each other")
+    if given.pcap is not None and not given.pcap.is_dir():
+        raise UsageError(f"--pcap {given.pcap}: there is no such directory; make it first")
+    numbers = [port for port, _ in given.interface]
+    names = [name for _, name in given.interface]
+    for repeated in [
+        *{n for n in numbers if numbers.count(n) > 1},
+        *{n for n in names if names.count(n) > 1},
+    ]:
+        raise UsageError(f"-i: {repeated} is given twice; a port has one interface, an interface one port")
+    for number, option in ((more.cpu_port, "--cpu-port"), (more.drop_port, "--drop-port")):
+        if number in numbers:
+            raise UsageError(f"{option} {number} is also the port of an interface; choose another number")
+    if more.cpu_port == more.drop_port:
+        raise UsageError(f"--cpu-port and --drop-port are both {more.cpu_port}; choose two numbers")
+    return Options(
+        interfaces=tuple(given.interface),
+        device_id=given.device_id,
+        program=given.program,
+        pcap=given.pcap,
+        log_console=given.log_console,
+        log_file=given.log_file,
+        log_level=given.log_level,
+        grpc_address=more.grpc_server_addr,
+        cpu_port=more.cpu_port,
+        drop_port=more.drop_port,
+    )
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    target = _Parser(prog="", add_help=False, usage=argparse.SUPPRESS, allow_abbrev=False)
+    target.add_argument(
+        "--grpc-server-addr", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=f"default {DEFAULT_ADDRESS}"
+    )
+    target.add_argument("--cpu-port", metavar="N", type=_cpu_port, help="port of PacketIn and PacketOut")
+    target.add_argument(
+        "--drop-port",
+        metavar="N",
+        type=_port,
+        default=DEFAULT_DROP_PORT,
+        help=f"egress_spec of a dropped packet (default {DEFAULT_DROP_PORT})",
+    )
+    general = _Parser(
+        prog="python -m switch",
+        usage="%(prog)s [-i PORT@INTERFACE ...] [options] (--no-p4 | PROGRAM.json) [-- TARGET OPTIONS]",
+        description="The embedded v1model switch: simple_switch_grpc's command line, driven over P4Runtime.",
+        epilog="target options, after --:\n" + target.format_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    general.add_argument("program", metavar="PROGRAM.json", nargs="?", type=Path, help="bmv2 JSON of p4c")
+    general.add_argument("--no-p4", action="store_true", help="start without a program")
+    general.add_argument(
+        "-i", "--interface", metavar="PORT@INTERFACE", action="append", default=[], type=_interface
+    )
+    general.add_argument("--device-id", metavar="N", type=_number, default=0, help="P4Runtime's (default 0)")
+    general.add_argument(
+        "--pcap", metavar="DIR", type=Path, help="write INTERFACE_in.pcap and _out.pcap there"
+    )
+    general.add_argument("--log-console", action="store_true", help="log to the standard output")
+    general.add_argument("--log-file", metavar="FILE", type=Path, help="log to a file")
+    general.add_argument(
+        "-L", "--log-level", choices=LOG_LEVELS, default="info", help="default info", metavar="LEVEL"
+    )
+    return general, target
+
+
+def _number(word: str) -> int:
+    if not word.isdigit():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number")
+    return int(word)
+
+
+def _port(word: str) -> int:
+    number = _number(word)
+    if number > 0xFFFF:
+        raise argparse.ArgumentTypeError(f"port {number} is beyond 65535")
+    return number
+
+
+def _cpu_port(word: str) -> int:
+    if _port(word) == 0:
+        raise argparse.ArgumentTypeError("the CPU port cannot be 0")
+    return int(word)
+
+
+def _interface(word: str) -> tuple[int, str]:
+    number, at, name = word.partition("@")
+    if not at or not name:
+        raise argparse.ArgumentTypeError(f"{word!r} is not PORT@INTERFACE, such as 1@eth1")
+    return _port(number), name

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch as a process: ports, P4Runtime server and device from the command line to the last signal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+
+from switch.device import SwitchDevice
+from switch.errors import SwitchError
+from switch.options import Options, parse
+from switch.p4runtime.server import P4RuntimeServer
+from switch.p4runtime.service import P4RuntimeService
+from switch.ports import Ports, io_library
+
+log = logging.getLogger("switch")
+
+LEVELS = {
+    "trace": logging.DEBUG - 5,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "off": logging.CRITICAL + 1,
+}
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class RunningSwitch:
+    """A switch that forwards on its interfaces and serves P4Runtime while the `with` block lasts."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._ports: Ports | None = None
+        self._server: P4RuntimeServer | None = None
+
+    @property
+    def grpc_port(self) -> int:
+        """The TCP port that P4Runtime is served on."""
+        return self._server.port if self._server is not None else 0
+
+    def __enter__(self) -> RunningSwitch:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server, then the ports and the device. Idempotent."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+        if self._ports is not None:
+            self._report(self._ports)
+            self._ports.close()
+            self._ports = None
+
+    def _start(self) -> None:
+        options = self._options
+        ports = self._ports = Ports(io_library(), options.cpu_port)
+        for number, interface in options.interfaces:
+            ports.add(number, interface, options.pcap)
+        service = P4RuntimeService(options.device_id, self._load, ports)
+        server = self._server = P4RuntimeServer(service, options.grpc_address)
+        ports.start()
+        if options.program is not None:
+            ports.attach(self._load(read_program(options)))
+        server.start()
+
+    def _load(self, json: bytes) -> SwitchDevice:
+        return SwitchDevice.load(json, cpu_port=self._options.cpu_port, drop_port=self._options.drop_port)
+
+    def _report(self, ports: Ports) -> None:
+        for number, stats in ports.stats().items():
+            log.info("port %d: %s", number, stats)
+        if lost := ports.packet_in_lost():
+            log.warning("%d packets to the controller were lost", lost)
+
+
+def read_program(options: Options) -> bytes:
+    """Return the bmv2 JSON that the command line names; SwitchError if it cannot be read."""
+    try:
+        return options.program.read_bytes().lstrip() if options.program else b""
+    except OSError as error:
+        raise SwitchError(f"cannot read {options.program}: {error.strerror}") from error
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a switch until SIGTERM or SIGINT; return the exit code. Errors are one line on standard error."""
+    try:
+        options = parse(arguments)
+        set_up_logging(options)
+        stop = threading.Event()
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, on_signal)
+        with RunningSwitch(options) as switch:
+            print(_ready_line(options, switch.grpc_port), flush=True)
+            # No limit: the switch runs until it is told to end.
+            stop.wait()
+    except SwitchError as error:
+        print(f"switch: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run main as a whole process. A compiler run that is under way does not hold up the end."""
+    code = main(arguments)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def set_up_logging(options: Options) -> None:
+    """Send the log where the command line says; without either, only warnings go to standard error.
+
+    Raises:
+        SwitchError: the file cannot be written.
+    """
+    handler: logging.Handler
+    level = LEVELS[options.log_level]
+    if options.log_file is not None:
+        try:
+            handler = logging.FileHandler(options.log_file)
+        except OSError as error:
+            raise SwitchError(f"cannot write the log {options.log_file}: {error.strerror}") from error
+    elif options.log_console:
+        handler = logging.StreamHandler(sys.stdout)
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+        level = max(level, logging.WARNING)
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[handler], force=True)
+
+
+def _ready_line(options: Options, port: int) -> str:
+    host = options.grpc_address.rpartition(":")[0]
+    ports = ", ".join(f"{number}@{name}" for number, name in options.interfaces) or "none"
+    return f"switch: device {options.device_id} is ready: P4Runtime on {host}:{port}, ports {ports}"

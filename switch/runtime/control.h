@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The control calls behind switch/device.py. Python checks names, widths and duplicates and keeps the
+ * list of entries; here is what packets see. Each call takes the device's lock. Results: 0 or a pointer
+ * where it worked, -1 or NULL where there was no memory. */
+#ifndef P4REDUCE_CONTROL_H
+#define P4REDUCE_CONTROL_H
+
+#include "runtime.h"
+
+sw *sw_new(uint32_t drop_port, uint64_t seed);
+void sw_free(sw *s);
+int sw_reset(sw *s);
+void sw_lock(sw *s);
+void sw_unlock(sw *s);
+void sw_set_time(sw *s, uint64_t us);
+
+sw_entry *sw_table_insert(sw *s, uint32_t table, const uint64_t *key, const uint64_t *mask, const uint64_t *ranges,
+                          int64_t priority, uint32_t action, const uint64_t *args, uint32_t nargs);
+int sw_table_modify(sw *s, uint32_t table, sw_entry *e, uint32_t action, const uint64_t *args, uint32_t nargs);
+void sw_table_delete(sw *s, uint32_t table, sw_entry *e);
+int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args, uint32_t nargs);
+void sw_entry_counter(sw *s, sw_entry *e, uint64_t *packets, uint64_t *bytes, int write);
+uint64_t sw_entry_idle_us(sw *s, sw_entry *e);
+int sw_entry_meter(sw *s, sw_entry *e, double *rates, uint64_t *bursts, int mode);
+
+void sw_counter_access(sw *s, uint32_t array, uint64_t index, uint64_t n, uint64_t *values, int write);
+int sw_meter_access(sw *s, uint32_t array, uint64_t index, double *rates, uint64_t *bursts, int mode);
+void sw_register_access(sw *s, uint32_t group, uint32_t lane, uint64_t index, uint64_t n, uint8_t *values, int write);
+
+int sw_multicast_set(sw *s, uint32_t group, const sw_replica *r, uint32_t n, int present);
+int sw_session_set(sw *s, uint32_t session, const sw_replica *r, uint32_t n, uint32_t truncate, int present);
+
+uint32_t sw_digest_take(sw *s, uint32_t *list, uint64_t *value, uint32_t words);
+int sw_log_take(sw *s, char *line);
+void sw_stats_read(sw *s, sw_stats *out);
+
+/* A batch from packed rows into a growing result; see device.py. */
+typedef struct sw_result {
+    uint32_t *ports, *lengths;
+    uint8_t *data;
+    size_t n, room, bytes, bytes_room;
+    uint32_t longest, failed;
+} sw_result;
+void sw_result_free(sw_result *r);
+void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
+                 sw_result *r);
+void sw_run_packets(sw *s, size_t n, const uint32_t *ports, const uint32_t *lengths, const uint8_t *data, sw_result *r);
+void sw_result_rows(const sw_result *r, uint16_t *ports, uint32_t *lengths, uint8_t *data, size_t stride);
+
+#endif

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What generated programs and the runtime share. Not for callers: they use switch.h. */
+#ifndef P4REDUCE_RUNTIME_H
+#define P4REDUCE_RUNTIME_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "switch.h"
+#include "wide.h"
+
+/* Limits on what one injected packet may cause; beyond them work is cut off and counted. */
+#define SW_MAX_INGRESS_PASSES 256u
+#define SW_MAX_EGRESS_PASSES 8192u
+#define SW_MAX_PENDING 1024u
+#define SW_STEP_BUDGET 1000000u
+#define SW_PARSER_BUDGET 4096u
+#define SW_DIGEST_QUEUE 4096u
+#define SW_LOG_QUEUE 256u
+#define SW_LOG_LINE 240u
+
+#define SW_LIKELY(x) __builtin_expect(!!(x), 1)
+#define SW_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define SW_UNUSED __attribute__((unused))
+
+/* ---- tables: one structure for all match kinds. Entries with the same mask form a group with a hash
+ * table of its own (tuple space search); exact tables have one group, lpm one per prefix length. */
+typedef struct sw_meter sw_meter;
+
+typedef struct sw_entry {
+    struct sw_entry *next;
+    uint64_t hash;
+    int64_t priority; /* larger wins; the prefix length in lpm tables */
+    uint64_t seq;     /* earlier wins among equals */
+    uint64_t packets, bytes;
+    uint64_t last_hit_us;
+    sw_meter *meter;
+    uint64_t *args;
+    const uint64_t *ranges; /* lo then hi words of each range field, as in the table's range list */
+    uint32_t action;
+    uint32_t group;
+    uint64_t key[]; /* masked */
+} sw_entry;
+
+typedef struct sw_group {
+    sw_entry **buckets;
+    uint64_t *mask;
+    size_t nbuckets, count;
+    int64_t best; /* no entry of the group has a higher priority */
+    uint32_t id;
+} sw_group;
+
+typedef struct sw_range_desc {
+    uint16_t word, nwords; /* where the field stands in the key */
+} sw_range_desc;
+
+enum { SW_EXACT, SW_LPM, SW_TERNARY, SW_RANGE };
+
+typedef struct sw_table_desc {
+    uint16_t words; /* 64-bit words of the key */
+    uint8_t kind;
+    uint8_t nranges;
+    uint8_t direct_meter; /* 0 none, 1 packets, 2 bytes */
+    const sw_range_desc *ranges;
+} sw_table_desc;
+
+typedef struct sw_table {
+    const sw_table_desc *desc;
+    sw_group **groups; /* best priority first */
+    size_t ngroups;
+    uint64_t seed, seq;
+    uint32_t next_group_id;
+    int64_t default_action; /* -1: none */
+    uint64_t *default_args;
+} sw_table;
+
+/* ---- counters, meters, registers */
+typedef struct sw_counter {
+    uint64_t packets, bytes;
+} sw_counter;
+
+struct sw_meter {
+    double rate[2]; /* units per microsecond: committed, peak */
+    uint64_t burst[2], tokens[2], last[2];
+    uint64_t configured;
+};
+
+typedef struct sw_array_desc {
+    uint64_t size;
+    uint8_t bytes; /* meters: counts bytes, not packets */
+} sw_array_desc;
+
+typedef struct sw_register_group {
+    uint64_t size;
+    uint32_t element; /* bytes of one element */
+    uint32_t lanes;   /* arrays side by side */
+} sw_register_group;
+
+/* ---- replication */
+typedef struct sw_replica {
+    uint32_t port, rid;
+} sw_replica;
+
+typedef struct sw_fanout {
+    uint32_t n, truncate, present;
+    sw_replica *r;
+} sw_fanout;
+
+/* ---- one packet on its way */
+typedef struct sw_pkt {
+    const uint8_t *data;
+    uint32_t len;
+    uint32_t pos;         /* bytes parsed: the payload starts here */
+    uint32_t ingress_len; /* what counters and meters count */
+    uint32_t reg_len;     /* length as standard_metadata.packet_length shows it */
+    uint32_t truncate;
+    uint32_t steps;
+    uint32_t error; /* parser error */
+    uint32_t clone_list, resubmit_list, recirculate_list, digest_list;
+    uint16_t clone_session; /* | 0x8000 */
+    uint8_t exit, fault, checksum_error;
+} sw_pkt;
+
+typedef struct sw_digest {
+    struct sw_digest *next;
+    uint32_t list, words;
+    uint64_t value[];
+} sw_digest;
+
+typedef struct sw_program {
+    uint32_t abi;
+    uint32_t ntables, ncounters, nmeters, ngroups;
+    const sw_table_desc *tables;
+    const sw_array_desc *counters;
+    const sw_array_desc *meters;
+    const sw_register_group *groups;
+    size_t phv_bytes, scratch_bytes, header_bytes;
+    void (*run)(sw *s, const sw_packet *in, sw_emit emit, void *ctx);
+} sw_program;
+
+extern const sw_program sw_the_program;
+
+struct sw {
+    const sw_program *prog;
+    pthread_mutex_t mutex;
+    pthread_cond_t turn;
+    uint64_t next_ticket, serving;
+    sw_table *tables;
+    sw_counter **counters;
+    sw_meter **meters;
+    uint8_t **groups; /* register storage */
+    sw_fanout *multicast;
+    sw_fanout *sessions;
+    uint8_t *scratch;   /* checksum inputs */
+    uint8_t *phv[4];    /* ingress, egress, clone, spare */
+    uint8_t *out;       /* one deparsed packet */
+    uint64_t start_ns, fixed_us, random;
+    uint64_t now_us;
+    uint32_t drop_port, clock_fixed;
+    sw_digest *digest_first, *digest_last;
+    uint32_t digests;
+    uint32_t log_first, log_count;
+    char (*log)[SW_LOG_LINE];
+    sw_stats stats;
+};
+
+uint64_t sw_now_us(const sw *s);
+void sw_logf(sw *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void sw_digest_push(sw *s, uint32_t list, const uint64_t *value, uint32_t words);
+unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units);
+void sw_fault(sw *s, sw_pkt *k, const char *what, const char *where);
+sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key);
+
+static inline uint64_t sw_hash_words(const uint64_t *key, unsigned n, uint64_t seed) {
+    uint64_t h = seed;
+    for (unsigned i = 0; i < n; i++) {
+        h = (h ^ key[i]) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
+    h *= 0xBF58476D1CE4E5B9u;
+    return h ^ (h >> 32);
+}
+
+static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, unsigned n) {
+    if (t->ngroups == 0) return NULL;
+    const sw_group *g = t->groups[0];
+    uint64_t h = sw_hash_words(key, n, t->seed);
+    for (sw_entry *e = g->buckets[h & (g->nbuckets - 1)]; e != NULL; e = e->next)
+        if (e->hash == h && memcmp(e->key, key, n * sizeof *key) == 0) return e;
+    return NULL;
+}
+
+static inline uint64_t sw_random(sw *s, uint64_t lo, uint64_t hi) {
+    uint64_t z = (s->random += 0x9E3779B97F4A7C15u);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    z ^= z >> 31;
+    uint64_t n = hi - lo + 1;
+    return n == 0 ? z : lo + z % n;
+}
+
+static inline void sw_count(sw_counter *c, const sw_pkt *k) {
+    c->packets++;
+    c->bytes += k->ingress_len;
+}
+
+/* Writes values of any width one after the other, as checksum and hash inputs are laid out. */
+typedef struct sw_bits {
+    uint8_t *buf;
+    size_t bit;
+} sw_bits;
+
+static inline void sw_bits_put(sw_bits *b, uint64_t v, unsigned width) {
+    while (width > 0) {
+        unsigned room = 8 - (unsigned)(b->bit & 7), n = width < room ? width : room;
+        uint8_t part = (uint8_t)((v >> (width - n)) & ((1u << n) - 1));
+        if ((b->bit & 7) == 0) b->buf[b->bit >> 3] = 0;
+        b->buf[b->bit >> 3] |= (uint8_t)(part << (room - n));
+        b->bit += n;
+        width -= n;
+    }
+}
+
+static inline void sw_bits_put_wide(sw_bits *b, const uint64_t *v, unsigned width) {
+    unsigned top = width & 63;
+    if (top) sw_bits_put(b, v[width >> 6], top);
+    for (unsigned i = width >> 6; i-- > 0;) sw_bits_put(b, v[i], 64);
+}
+
+static inline void sw_bits_put_bytes(sw_bits *b, const uint8_t *v, size_t n) {
+    if ((b->bit & 7) == 0) {
+        memcpy(b->buf + (b->bit >> 3), v, n);
+        b->bit += 8 * n;
+        return;
+    }
+    for (size_t i = 0; i < n; i++) sw_bits_put(b, v[i], 8);
+}
+
+/* ---- hashes over bytes (hash.c) */
+uint64_t sw_hash_csum16(const uint8_t *p, size_t n);
+uint64_t sw_hash_crc16(const uint8_t *p, size_t n);
+uint64_t sw_hash_crc32(const uint8_t *p, size_t n);
+uint64_t sw_hash_crc_ccitt(const uint8_t *p, size_t n);
+uint64_t sw_hash_crc8_custom(const uint8_t *p, size_t n);
+uint64_t sw_hash_crc64_custom(const uint8_t *p, size_t n);
+uint64_t sw_hash_xor16(const uint8_t *p, size_t n);
+uint64_t sw_hash_xor32(const uint8_t *p, size_t n);
+uint64_t sw_hash_identity(const uint8_t *p, size_t n);
+uint64_t sw_hash_xxh64(const uint8_t *p, size_t n);
+
+#endif
