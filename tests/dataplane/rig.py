@@ -40,7 +40,7 @@ def udp_port(port: int) -> int:
 
 @dataclass
 class Rig:
-    """Hosts on ports 1..64; `workers` of them (ports 1..workers) in job 7, pool of `window` slots from `base`."""
+    """Hosts on ports 1..64, the first `workers` of them in job 7; its pool is `window` slots from `base`."""
 
     device: SwitchDevice
     elements: int

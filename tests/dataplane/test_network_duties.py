@@ -64,8 +64,15 @@ def test_arp_for_others_is_not_answered_nor_flooded(rig: Rig) -> None:
 
 
 def ipv4(
-    source: str, target: str, protocol: int, payload: bytes, ttl: int = 64, options: bytes = b"", eth_src: str = host_mac(1)
-) -> bytes:  # fmt: skip
+    source: str,
+    target: str,
+    protocol: int,
+    payload: bytes,
+    *,
+    ttl: int = 64,
+    options: bytes = b"",
+    eth_src: str = host_mac(1),
+) -> bytes:
     ihl = 5 + len(options) // 4
     head = struct.pack("!BBHHHBB", 0x40 | ihl, 0, 4 * ihl + len(payload), 7, 0, ttl, protocol)
     rest = ip(source) + ip(target) + options
@@ -197,13 +204,11 @@ def test_faults_are_those_that_the_hash_names(make_rig: Callable[..., Rig], dire
     rig.device.clone_session_set(512, [(3, 0)])
     rig.device.clone_session_set(2, [(1, 0)])
     dropped = duplicated = corrupted = 0
-    n = 0
     for chunk in range(200):
         drop, duplicate, corrupt = (
-            h <= t for h, t in zip(fault_hashes(77, 1, direction, n), shares, strict=True)
+            h <= t for h, t in zip(fault_hashes(77, 1, direction, chunk), shares, strict=True)
         )
-        flip = 1 << n % 32 if corrupt and not drop else 0
-        n += 1
+        flip = 1 << chunk % 32 if corrupt and not drop else 0
         out = rig.send(0, rig.contribution(0, chunk, [5]))
         assert {port for port, _ in out} <= {1}
         dropped += drop

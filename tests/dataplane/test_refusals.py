@@ -118,7 +118,7 @@ def test_every_single_bit_flip_behind_ethernet_is_noticed(rig: Rig) -> None:
 def test_a_checksum_of_all_ones_is_valid_and_none_at_all_is_accepted(rig: Rig) -> None:
     """v1model's verify_checksum takes 0xFFFF for wrong: a chunk in 65,535 would hang for ever."""
     plain = rig.contribution(0, 0, [0, 0])
-    # Chosen so that the one's complement sum of all else is 0xFFFF: the checksum computes to 0, sent as 0xFFFF.
+    # Chosen so that the sum of all else is 0xFFFF: the checksum computes to 0, which is sent as 0xFFFF.
     pseudo = ip(plain.ip_src) + ip(plain.ip_dst) + struct.pack("!BBH", 0, 17, 8 + len(plain.payload()))
     udp = struct.pack("!HHHH", plain.udp_src, plain.udp_dst, 8 + len(plain.payload()), 0)
     sum_of_rest = ones_complement(pseudo + udp + plain.payload())
@@ -145,7 +145,6 @@ def test_an_over_rate_job_is_refused(rig: Rig) -> None:
     from switch.device import MeterRates
 
     rig.device.meter_set(f"{AGGREGATION}.rates", JOB, MeterRates(cir=1, cburst=2000, pir=1, pburst=2000))
-    verdicts = []
     for chunk in range(8):
         rig.send(0, rig.contribution(0, chunk, []))
     verdicts = rig.worker_verdicts(0)

@@ -102,8 +102,8 @@ def test_job_ports() -> None:
 
 GOOD = {
     "job": 7, "rank": 1, "n": 4, "switch_ip": "10.0.255.1", "switch_mac": "02:00:00:00:ff:01",
-    "own_ip": "10.0.0.2", "own_mac": "02:00:00:00:00:02", "own_port": 4000, "window": 64, "lead": 16, "epoch": 5, "elements": 256,
-    "g0": 2**63, "t0": 3,
+    "own_ip": "10.0.0.2", "own_mac": "02:00:00:00:00:02", "own_port": 4000, "window": 64,
+    "lead": 16, "epoch": 5, "elements": 256, "g0": 2**63, "t0": 3,
 }  # fmt: skip
 
 
@@ -117,7 +117,8 @@ def test_membership_travels_as_json() -> None:
     ("field", "value"),
     [
         ("job", 256), ("job", "7"), ("job", True), ("rank", 4), ("rank", -1), ("n", 0), ("n", 257),
-        ("epoch", 0), ("epoch", 2**32), ("own_port", 0xBE10), ("own_port", 0), ("window", 0), ("lead", 65), ("lead", 0),
+        ("epoch", 0), ("epoch", 2**32), ("own_port", 0xBE10), ("own_port", 0), ("window", 0),
+        ("lead", 65), ("lead", 0),
         ("elements", 128), ("switch_ip", "10.0.0"), ("own_mac", "02:00:00:00:00"),
         ("own_mac", "02:00:00:00:00:0G"),
         ("g0", 2**64), ("t0", -1),

@@ -82,12 +82,19 @@ class WatchedTransport(MemoryTransport):
 
 
 class Job:
-    """n in-memory workers at the reference switch, rank r at port r + 1."""
+    """n in-memory workers, rank r at port r + 1, of the reference switch or of one with the same methods."""
 
-    def __init__(self, n: int, faults: dict[str, Any] | None = None, timeout: float = 30.0, **kwargs) -> None:
+    def __init__(
+        self,
+        n: int,
+        faults: dict[str, Any] | None = None,
+        timeout: float = 30.0,
+        switch: Any = None,
+        **kwargs,
+    ) -> None:
         self.members = memberships(n, **kwargs)
         self.ports = [r + 1 for r in range(n)]
-        self.switch = SlotSwitch(self.members[0].elements, SWITCH_IP, SWITCH_MAC)
+        self.switch = switch or SlotSwitch(self.members[0].elements, SWITCH_IP, SWITCH_MAC)
         self.switch.add_job(self.members, self.ports)
         self.fabric = MemoryFabric(self.switch.process, **(faults or {}))
         self.transports = self._transports()

@@ -90,12 +90,14 @@ def jobs(draw):
     }
 
 
-def run_job(case):
+def run_job(case, elements=64, switch=None):
     n, seed = case["n"], case["faults"]["seed"]
     job = Job(
         n,
         case["faults"],
         timeout=1e4,
+        switch=switch,
+        elements=elements,
         window=case["window"],
         lead=case["lead"],
         g0=case["g0"],
@@ -104,7 +106,7 @@ def run_job(case):
     rng = np.random.default_rng(seed)
     for dtype, size in case["tensors"]:
         arrays = random_arrays(rng, n, dtype, size)
-        check(arrays, job.all_reduce(*arrays))
+        check(arrays, job.all_reduce(*arrays), elements)
     chunks = {len(t.answered) for t in job.transports}
     assert len(chunks) == 1, "all ranks count chunks alike"
 
