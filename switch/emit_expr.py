@@ -217,6 +217,8 @@ class Expressions:
             return self._const(b, e.value, n)
         if isinstance(e, ir.FieldRef):
             f = e.field
+            if f.varbit:
+                return self._varbit(b, e)
             return self._stored(b, self.field(b, e), f.width, n, f.signed)
         if isinstance(e, ir.ValidBit):
             return Val(f"(uint64_t){self.validity(b, e.header)}", 64, 1)
@@ -272,6 +274,17 @@ class Expressions:
             b.line(f"sw_big_copy({t}, {tw // 64}, {place}, {have});")
             v = Val(t, tw, width)
         return self.extend(b, v, width, max(v.tw, type_width(n))) if signed and n > width else v
+
+    def _varbit(self, b: Block, e: ir.FieldRef) -> Val:
+        """A varbit as a number, as bmv2 compares it: its length plays no part."""
+        own, width = self.header(b, e.header), e.field.width
+        tw = type_width(width)
+        t = b.temp()
+        b.line(f"uint64_t {t}[{max(tw // 64, 2)}] = {{0}};")
+        place = self.layout.field(own, e.header.type, e.index)
+        b.line(f"sw_load_wide({t}, {place}, 0, {own}.vl_bits);")
+        code = t if tw > 128 else f"sw_ld128({t})" if tw == 128 else f"{t}[0]"
+        return Val(code, tw, width)
 
     def _lookahead(self, b: Block, e: ir.Lookahead) -> Val:
         # the parser has checked that the bits are there
@@ -554,7 +567,7 @@ class Expressions:
         for i, f in enumerate(kind.fields):
             a, c = self.layout.field(x, kind, i), self.layout.field(y, kind, i)
             if f.varbit:
-                tests.append(f"{x}.vl_bits == {y}.vl_bits && memcmp({a}, {c}, {x}.vl_bits / 8) == 0")
+                tests.append(f"sw_same_number({a}, {x}.vl_bits / 8, {c}, {y}.vl_bits / 8)")
             elif f.width > 64:
                 tests.append(f"memcmp({a}, {c}, sizeof {a}) == 0")
             else:

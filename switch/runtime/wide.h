@@ -71,6 +71,13 @@ static inline __attribute__((unused)) void sw_load_wide(uint64_t *to, const uint
     }
 }
 
+/* whether two big-endian byte strings are the same number */
+static inline __attribute__((unused)) bool sw_same_number(const uint8_t *a, size_t na, const uint8_t *b, size_t nb) {
+    for (; na > nb; na--) if (*a++ != 0) return false;
+    for (; nb > na; nb--) if (*b++ != 0) return false;
+    return memcmp(a, b, na) == 0;
+}
+
 SW_INLINE uint64_t sw_shl64(uint64_t v, uint64_t n) { return n < 64 ? v << n : 0; }
 SW_INLINE uint64_t sw_shr64(uint64_t v, uint64_t n) { return n < 64 ? v >> n : 0; }
 SW_INLINE uint64_t sw_sar64(uint64_t v, uint64_t n) { return (uint64_t)((int64_t)v >> (n < 64 ? n : 63)); }
