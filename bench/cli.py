@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce bench …`: benchmarks that print a table, each against a peer measured in the same run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from bench.allreduce import Cell
+    from bench.switch import Rate
+    from topologies.record import NetRecord
+
+app = typer.Typer(help="Benchmarks and comparisons, each prints a table.", no_args_is_help=True)
+
+ElementsOption = Annotated[int | None, typer.Option(help="Values in a packet, 64 or 256; default 256.")]
+WorkersOption = Annotated[int | None, typer.Option(help="Workers, 1 to 64; default 4.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+@app.command("switch")
+def bench_switch(
+    elements: ElementsOption = None,
+    workers: WorkersOption = None,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each target is measured.")] = 3.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Contributions a second: the embedded switch in process, and bmv2 (where present) over veth pairs."""
+    from bench import switch
+    from topologies.errors import PreflightError
+
+    elements, workers = elements or 256, workers or 4
+    absent: dict[str, str] = {}
+    rates: list[Rate] = []
+    with _progress() as (say, bar):
+        say("loading the program into the embedded switch (compiled the first time)")
+        rates.append(switch.measure_embedded(elements, workers, seconds, bar("embedded")))
+        missing = switch.bmv2_missing()
+        if missing is None:
+            try:
+                rates.append(switch.measure_bmv2(elements, workers, seconds, bar("bmv2"), say))
+            except PreflightError as error:
+                missing = str(error)
+        if missing is not None:
+            absent["bmv2"] = missing
+    ratio = None if absent else rates[0].contributions_per_s / rates[1].contributions_per_s
+    if as_json:
+        tree = {
+            "elements": elements,
+            "workers": workers,
+            "window": switch.WINDOW,
+            "targets": {rate.target: _rate_tree(rate) for rate in rates},
+            "absent": absent,
+            "ratio": ratio,
+        }
+        typer.echo(json.dumps(tree, indent=1))
+        return
+    rows = [
+        (
+            rate.target,
+            "in process" if rate.target == "embedded" else "over veth",
+            f"{rate.contributions_per_s:,.0f}",
+            f"{rate.results_per_s:,.0f}",
+            f"{rate.contributions:,}",
+            f"{rate.retransmissions:,}",
+            f"{rate.seconds:.2f}",
+        )
+        for rate in rates
+    ]
+    heads = ("target", "fed", "contributions/s", "results/s", "contributions", "sent again", "seconds")
+    _print_table(f"{workers} workers, {elements} values a packet", heads, rows)
+    if ratio is not None:
+        typer.echo(f"embedded takes {ratio:.1f} times bmv2's contributions a second")
+    _print_absent(absent)
+
+
+@app.command("allreduce")
+def bench_allreduce(
+    workers: WorkersOption = None,
+    elements: ElementsOption = None,
+    switch: Annotated[
+        str | None, typer.Option(help="embedded or bmv2; default: each that is present.")
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Bytes of each worker's array, as 256KiB or 4MiB; default: 4MiB, bmv2 256KiB."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32, int32 or both with a comma.")] = "float32,int32",
+    net: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A network that runs; default: a star of its own, then taken down."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Goodput of each worker on unshaped links; every result is compared with numpy's sum."""
+    from bench import allreduce
+
+    dtypes = dtype.split(",")
+    if not set(dtypes) <= set(allreduce.DTYPES) or len(set(dtypes)) != len(dtypes):
+        raise typer.BadParameter(f"one or both of {','.join(allreduce.DTYPES)}", param_hint="--dtype")
+    nbytes = None if size is None else _bytes(size)
+    absent: dict[str, str] = {}
+    cells: list[Cell] = []
+
+    def measure(record: NetRecord, bar: Callable[[str], Callable[[float], None]], count: int) -> None:
+        hosts = [host.name for host in record.hosts][:count]
+        wanted = nbytes or allreduce.DEFAULT_BYTES[record.target]
+        cells.extend(allreduce.measure(record, hosts, dtypes, wanted, bar(record.target)))
+
+    with _progress() as (say, bar):
+        if net is not None:
+            record, count = _running(net, switch, elements, workers)
+            measure(record, bar, count)
+        else:
+            from topologies import manager
+            from topologies.spec import star
+
+            count = workers or 4
+            for name in _present(switch, absent):
+                with manager.network(
+                    star(count), name="bench", target=name, elements=elements or 256, say=say
+                ) as record:
+                    measure(record, bar, count)
+    ratios = allreduce.ratios(cells, "bmv2")
+    if as_json:
+        tree = {"cells": [_cell_tree(cell) for cell in cells], "absent": absent, "ratios": ratios}
+        typer.echo(json.dumps(tree, indent=1))
+        return
+    rows = [
+        (
+            cell.target,
+            cell.dtype,
+            _size(cell.nbytes),
+            f"{1e3 * cell.median:.1f} ({1e3 * min(cell.seconds):.1f}, {1e3 * max(cell.seconds):.1f})",
+            f"{cell.mbit_per_s:,.1f}",
+            f"{cell.melements_per_s:,.3f}",
+            f"{cell.retransmissions:,} of {cell.packets:,}",
+            f"{ratios[cell.target][cell.dtype]:.1f}" if cell.target in ratios else "",
+        )
+        for cell in cells
+    ]
+    heads = (
+        *("target", "dtype", "size", "ms: median (min, max)", "Mbit/s a worker", "M values/s"),
+        *("retransmissions", "× bmv2"),
+    )
+    title = f"{cells[0].workers} workers, {cells[0].elements} values a packet, results as numpy's"
+    _print_table(title, heads, rows)
+    _print_absent(absent)
+
+
+def _present(switch: str | None, absent: dict[str, str]) -> list[str]:
+    """Return the targets to measure; note in `absent` those that cannot run here. TargetError if none can."""
+    from topologies.targets import choose, targets
+
+    if switch is not None:
+        return [choose(switch).name]
+    for target in targets().values():
+        missing = target.missing()
+        if missing is not None:
+            absent[target.name] = missing
+    present = [name for name in targets() if name not in absent]
+    return present or [choose().name]
+
+
+def _running(
+    net: str, switch: str | None, elements: int | None, workers: int | None
+) -> tuple[NetRecord, int]:
+    """Return a running network and how many of its hosts take part; what was asked must agree with it."""
+    from topologies.record import load
+
+    record = load(net)
+    for option, wanted, there in (
+        ("--switch", switch, record.target),
+        ("--elements", elements, record.elements),
+    ):
+        if wanted not in (None, there):
+            raise typer.BadParameter(f"network {net} runs with {there}", param_hint=option)
+    if workers is not None and not 1 <= workers <= len(record.hosts):
+        raise typer.BadParameter(f"network {net} has {len(record.hosts)} hosts", param_hint="--workers")
+    return record, workers or len(record.hosts)
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
+    if match is None or match[2] not in _UNITS:
+        raise typer.BadParameter(f"{text!r} is no size like 65536, 256KiB or 4MiB", param_hint="--size")
+    nbytes = int(match[1]) * _UNITS[match[2]]
+    if nbytes < 4 or nbytes % 4:
+        raise typer.BadParameter("values have 4 bytes: a multiple of 4, at least 4", param_hint="--size")
+    return nbytes
+
+
+def _size(nbytes: int) -> str:
+    unit = next(unit for unit in reversed(_UNITS) if nbytes % _UNITS[unit] == 0)
+    return f"{nbytes // _UNITS[unit]} {unit}"
+
+
+def _rate_tree(rate: Rate) -> dict[str, Any]:
+    return {
+        "contributions_per_s": rate.contributions_per_s,
+        "results_per_s": rate.results_per_s,
+        "contributions": rate.contributions,
+        "results": rate.results,
+        "retransmissions": rate.retransmissions,
+        "seconds": rate.seconds,
+    }
+
+
+def _cell_tree(cell: Cell) -> dict[str, Any]:
+    return {
+        "target": cell.target,
+        "dtype": cell.dtype,
+        "workers": cell.workers,
+        "elements": cell.elements,
+        "bytes": cell.nbytes,
+        "seconds": {"median": cell.median, "min": min(cell.seconds), "max": max(cell.seconds)},
+        "mbit_per_s": cell.mbit_per_s,
+        "melements_per_s": cell.melements_per_s,
+        "packets": cell.packets,
+        "retransmissions": cell.retransmissions,
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], Callable[[float], None]]]]:
+    """Show steps and a bar for each target on stderr, so that stdout has the table or JSON alone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def say(line: str) -> None:
+            console.print(line, highlight=False, soft_wrap=True)
+
+        def bar(target: str) -> Callable[[float], None]:
+            task = progress.add_task(f"measuring {target}", total=1.0)
+            return lambda share: progress.update(task, completed=share)
+
+        yield say, bar
+
+
+def _print_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i < 2 else "right")
+    for row in rows:
+        table.add_row(*row)
+    # Piped, a table is not cut to 80 columns.
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def _print_absent(absent: dict[str, str]) -> None:
+    for target, why in absent.items():
+        typer.echo(f"{target} was not measured: {why}")
