@@ -7,7 +7,7 @@ import sys
 # gRPC's own log would put several lines before the one that says what is wrong.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-from switch.process import run  # noqa: E402
+from switch.process import run
 
 if __name__ == "__main__":
     run(sys.argv[1:])

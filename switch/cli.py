@@ -18,7 +18,7 @@ class RawCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the arguments for the command."""
         ctx.args = list(args)
-        return ctx.args
+        return args
 
 
 @app.callback()
@@ -28,7 +28,7 @@ def _root() -> None:
 
 @app.command("run", cls=RawCommand, context_settings={"allow_extra_args": True})
 def run_command(context: typer.Context) -> None:
-    """Run a switch with simple_switch_grpc's flags: -i PORT@INTERFACE ... --no-p4 -- --grpc-server-addr ..."""
+    """Run a switch with simple_switch_grpc's flags: -i PORT@INTERFACE ... --no-p4 -- --cpu-port N ..."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from switch.process import run
 

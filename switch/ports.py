@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from switch import build
 from switch.device import SwitchDevice
 from switch.errors import DeviceError, SwitchError
 from switch.p4runtime.errors import RpcError, exhausted, precondition
 
 log = logging.getLogger("switch.ports")
 
+IO_SOURCES = ("io.c", "io_port.c")
 WAIT_MS = 1000
 """The reader of events looks up at least this often."""
 JOIN_S = 5.0
@@ -64,8 +66,17 @@ MAX_FRAME = 65536
 
 
 def io_library() -> Path:
-    """Compile runtime/io.c, once."""
-    return Path("/tmp/io.so")
+    """Compile runtime/io*.c, once; BuildError where cc fails."""
+    cc, folder = build.compiler(), build.cache_folder()
+    sources = [build.RUNTIME / name for name in IO_SOURCES]
+    headers = sorted(build.RUNTIME.glob("*.h"))
+    flags = " ".join(build.FLAGS)
+    texts = [path.read_bytes() for path in (*sources, *headers)]
+    target = folder / f"io-{build._digest([build._version(cc), build._machine(), flags, *texts])}.so"
+    if not target.exists():
+        command = [cc, *build.FLAGS, "-shared", *map(str, sources), "-lpthread", "-o", "{out}"]
+        build._into_cache(target, command, "port I/O")
+    return target
 
 
 class Ports:
@@ -143,7 +154,7 @@ class Ports:
             for number in self._names if self._io else ():
                 raw = _Stats()
                 self._c.io_port_stats(self._io, number, ctypes.byref(raw))
-                found[number] = PortStats(*(getattr(raw, name) for name, _ in _Stats._fields_))
+                found[number] = PortStats(*(getattr(raw, name) for name in PortStats.__dataclass_fields__))
         return found
 
     def packet_in_lost(self) -> int:

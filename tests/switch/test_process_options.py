@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the switch process, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from switch.options import Options, UsageError, parse
+
+
+def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
+    words = (
+        f"-i 1@eth1 --interface 2@s1-eth2 -i3@x --no-p4 --device-id 4 --pcap {tmp_path} --log-file l -L warn"
+    )
+    target = "-- --grpc-server-addr 127.0.0.1:50051 --cpu-port 510 --drop-port 509"
+    assert parse([*words.split(), *target.split()]) == Options(
+        interfaces=((1, "eth1"), (2, "s1-eth2"), (3, "x")),
+        device_id=4,
+        program=None,
+        pcap=tmp_path,
+        log_console=False,
+        log_file=Path("l"),
+        log_level="warn",
+        grpc_address="127.0.0.1:50051",
+        cpu_port=510,
+        drop_port=509,
+    )
+    assert parse(["x.json"]) == Options(
+        (), 0, Path("x.json"), None, False, None, "info", "0.0.0.0:9559", None, 511
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("", "name the bmv2 JSON"),
+        ("a.json --no-p4", "leave one out"),
+        ("--no-p4 -i eth1", "PORT@INTERFACE"),
+        ("--no-p4 -i x@eth1", "not a number"),
+        ("--no-p4 -i 1@a -i 1@b", "1 is given twice"),
+        ("--no-p4 -i 1@a -i 2@a", "a is given twice"),
+        ("--no-p4 -i 510@a -- --cpu-port 510", "port of an interface"),
+        ("--no-p4 -- --cpu-port 0", "cannot be 0"),
+        ("--no-p4 -- --cpu-port 511", "both 511"),
+        ("--no-p4 --pcap /nonexistent", "no such directory"),
+        ("--no-p4 --log-console --log-file x", "exclude each other"),
+        ("--no-p4 --log-level loud", "loud"),
+        ("--no-p4 --cpu-port 5", "--cpu-port"),
+        ("--no-p4 -- --unknown", "--unknown"),
+    ],
+)
+def test_wrong_command_lines(words: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse(words.split())
+
+
+def start(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "switch", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--no-p4 --colour", "--colour"),
+        ("--no-p4 -i 1@nosuchif0", "nosuchif0"),
+        ("nosuch.json -- --grpc-server-addr 127.0.0.1:0", "cannot read nosuch.json"),
+        ("--no-p4 -- --grpc-server-addr 198.51.100.1:1", "cannot serve gRPC on 198.51.100.1:1"),
+        ("--no-p4 --log-file /nonexistent/log", "cannot write the log"),
+    ],
+)
+def test_one_line_says_what_is_wrong(words: str, why: str) -> None:
+    done = start(*words.split())
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("switch: error: ")
+    assert why in line
+
+
+def test_a_busy_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = start("--no-p4", "--", "--grpc-server-addr", address)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"cannot serve gRPC on {address}" in line
+
+
+def test_help_tells_both_groups_of_options() -> None:
+    done = start("--help")
+    assert done.returncode == 0
+    for word in ("--device-id", "--pcap", "--cpu-port", "--grpc-server-addr"):
+        assert word in done.stdout

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Veth pairs with names of their own: one end for the switch, the other for the test. Needs root."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+LIMIT = 10.0
+ETH_P_ALL = 3
+SOL_PACKET = 263
+PACKET_IGNORE_OUTGOING = 23
+SO_RCVBUFFORCE = 33
+
+_count = itertools.count()
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=LIMIT, capture_output=True)
+
+
+def exists(name: str) -> bool:
+    return Path("/sys/class/net", name).exists()
+
+
+class Link:
+    """A veth pair; `port` is the switch's end, `host` ours, with a raw socket on it."""
+
+    def __init__(self) -> None:
+        number = next(_count)
+        self.port, self.host = (f"t{os.getpid() % 100000}{side}{number}" for side in "sh")
+        ip("link", "add", self.port, "type", "veth", "peer", "name", self.host)
+        for name in (self.port, self.host):
+            # The kernel's own IPv6 packets would get between ours.
+            Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+            ip("link", "set", name, "mtu", "2000", "up")
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        self.socket.bind((self.host, ETH_P_ALL))
+
+    def send(self, frame: bytes) -> None:
+        self.socket.send(frame)
+
+    def receive(self) -> bytes:
+        """The next frame."""
+        assert select.select([self.socket], [], [], LIMIT)[0], f"no frame on {self.host} within {LIMIT:g} s"
+        return self.socket.recv(65536)
+
+    def silent(self, seconds: float = 0.05) -> bool:
+        """Whether no frame waits or comes within this time."""
+        return not select.select([self.socket], [], [], seconds)[0]
+
+    def close(self) -> None:
+        self.socket.close()
+        if exists(self.port):
+            ip("link", "delete", self.port)
+        end = time.monotonic() + LIMIT
+        while exists(self.host):
+            assert time.monotonic() < end, f"{self.host} does not go away"
+            time.sleep(0.01)
