@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +69,28 @@ def test_python_runs_and_prints_what_the_page_shows(page: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown
+
+
+def test_the_change_that_the_page_proposes_fails_the_tests_it_names(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "one-chunk.md").read_text()
+    (diff,) = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
+    (path,) = re.findall(r"^\+\+\+ b/(.*)$", diff, re.MULTILINE)
+    (old,) = re.findall(r"^-( .*)$", diff, re.MULTILINE)
+    (new,) = re.findall(r"^\+( .*)$", diff, re.MULTILINE)
+    (command,) = re.findall(r"^\.venv/bin/(pytest -x .*)$", page, re.MULTILINE)
+    for room in ("wire", "worker", "tests"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml",):
+        shutil.copy(ROOT / file, tmp_path)
+    (tmp_path / "tests" / "conftest.py").unlink()  # it looks at the machine; these tests need none of it
+    run = [sys.executable, "-m", *command.split(), "-p", "no:cacheprovider"]
+    # The copy goes first: the installed rooms are this checkout's.
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    text = (tmp_path / path).read_text()
+    assert text.count(old + "\n") == 1
+    (tmp_path / path).write_text(text.replace(old, new))
+    done = subprocess.run(
+        run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the send rule" in done.stdout
