@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Benchmarks and comparisons, each prints a table.", no_args_is_help=True)
 
-ElementsOption = Annotated[int | None, typer.Option(help="Values in a packet, 64 or 256; default 256.")]
-WorkersOption = Annotated[int | None, typer.Option(help="Workers, 1 to 64; default 4.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -28,8 +26,8 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @app.command("switch")
 def bench_switch(
-    elements: ElementsOption = None,
-    workers: WorkersOption = None,
+    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Workers that contribute.")] = 4,
     seconds: Annotated[float, typer.Option(min=0.01, help="How long each target is measured.")] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,7 +35,6 @@ def bench_switch(
     from bench import switch
     from topologies.errors import PreflightError
 
-    elements, workers = elements or 256, workers or 4
     absent: dict[str, str] = {}
     rates: list[Rate] = []
     with _progress() as (say, bar):
@@ -84,8 +81,13 @@ def bench_switch(
 
 @app.command("allreduce")
 def bench_allreduce(
-    workers: WorkersOption = None,
-    elements: ElementsOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Workers, each in its own host; default 4, or NAME's hosts."),
+    ] = None,
+    elements: Annotated[
+        int | None, typer.Option(help="Values in a packet, 64 or 256; default 256, or NAME's.")
+    ] = None,
     switch: Annotated[
         str | None, typer.Option(help="embedded or bmv2; default: each that is present.")
     ] = None,
@@ -128,7 +130,11 @@ def bench_allreduce(
             count = workers or 4
             for name in _present(switch, absent):
                 with manager.network(
-                    star(count), name="bench", target=name, elements=elements or 256, say=say
+                    star(count),
+                    name="bench",
+                    target=name,
+                    elements=256 if elements is None else elements,
+                    say=say,
                 ) as record:
                     measure(record, bar, count)
     ratios = allreduce.ratios(cells, "bmv2")
@@ -185,7 +191,7 @@ def _running(
     ):
         if wanted not in (None, there):
             raise typer.BadParameter(f"network {net} runs with {there}", param_hint=option)
-    if workers is not None and not 1 <= workers <= len(record.hosts):
+    if workers is not None and workers > len(record.hosts):
         raise typer.BadParameter(f"network {net} has {len(record.hosts)} hosts", param_hint="--workers")
     return record, workers or len(record.hosts)
 
