@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -33,3 +34,27 @@ def run_command(context: typer.Context) -> None:
     from switch.process import run
 
     run(context.args)
+
+
+@app.command("stf")
+def stf_command(
+    program: Annotated[Path, typer.Argument(help="bmv2 JSON of p4c", exists=True, dir_okay=False)],
+    test: Annotated[
+        Path, typer.Argument(help="packets and commands in p4c's STF", exists=True, dir_okay=False)
+    ],
+) -> None:
+    """Run a p4c test file on a program: exit code 0 if every packet comes out as expected."""
+    from switch.device import SwitchDevice
+    from switch.errors import SwitchError
+    from switch.stf import StfRunner
+
+    try:
+        with SwitchDevice.load(program) as device:
+            result = StfRunner(device).run(test.read_text())
+    except (SwitchError, OSError, UnicodeDecodeError) as error:
+        typer.echo(f"switch: error: {error}", err=True)
+        raise typer.Exit(1) from error
+    for failure in result.failures:
+        typer.echo(failure)
+    typer.echo(f"{test.name}: {'passed' if result.passed else 'FAILED'}: {result.sent} packets in")
+    raise typer.Exit(0 if result.passed else 1)

@@ -36,6 +36,7 @@ from switch.p4runtime.target import Target
 
 API_VERSION = "1.3.0"
 """What simple_switch_grpc reports."""
+LOCK_LIMIT_S = 0.3
 READ_CHUNK = 1000
 """Entities in one ReadResponse: far below gRPC's 4 MB."""
 
@@ -59,11 +60,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def stop(self) -> None:
         """End all streams and close what was saved and not committed; the dataplane closes what runs."""
         self._arbiter.stop()
-        with self._lock:
-            if self._saved is not None:
-                self._saved.device.close()
-                self._saved = None
-            self._running = None
+        # A program that is being compiled holds the lock; the end of the process does not wait for it.
+        if self._lock.acquire(timeout=LOCK_LIMIT_S):
+            try:
+                if self._saved is not None:
+                    self._saved.device.close()
+                self._saved = self._running = None
+            finally:
+                self._lock.release()
 
     # ---- RPCs
     def Capabilities(  # noqa: N802
@@ -259,7 +263,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             raise invalid(str(error)) from error
         kept = p4runtime_pb2.ForwardingPipelineConfig()
         kept.CopyFrom(config)
-        return Target(kept, view, device)
+        try:
+            return Target(kept, view, device)
+        except RpcError:
+            device.close()
+            raise
 
     def _save(self, target: Target) -> None:
         if self._saved is not None:

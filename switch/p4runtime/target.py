@@ -11,6 +11,7 @@ from p4.v1 import p4runtime_pb2
 
 from switch import errors as device_errors
 from switch.device import SwitchDevice
+from switch.p4runtime.agreement import agree
 from switch.p4runtime.counters import Counters
 from switch.p4runtime.errors import RpcError, invalid, unimplemented
 from switch.p4runtime.meters import Meters
@@ -45,7 +46,11 @@ def from_device(error: device_errors.SwitchError) -> RpcError:
 
 @dataclass
 class Target:
-    """A pipeline config and the device that runs it. Not thread-safe: the service serializes."""
+    """A pipeline config and the device that runs it. Not thread-safe: the service serializes.
+
+    Raises:
+        RpcError: INVALID_ARGUMENT if P4Info and device are of different programs.
+    """
 
     config: p4runtime_pb2.ForwardingPipelineConfig
     view: P4InfoView
@@ -57,6 +62,7 @@ class Target:
     replication: Replication = field(init=False)
 
     def __post_init__(self) -> None:
+        agree(self.view, self.device.program)
         self.tables = Tables(self.view, self.device)
         self.counters = Counters(self.view, self.device, self.tables)
         self.meters = Meters(self.view, self.device, self.tables)

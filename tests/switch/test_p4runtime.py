@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import grpc
 import pytest
@@ -175,19 +177,33 @@ def test_config_is_given_back(primary: Controller) -> None:
     assert all(part.cookie.cookie == 77 for part in parts.values())
 
 
+def other_sizes() -> Any:
+    info = p4info()
+    info.counters[0].size += 1
+    return info
+
+
+def other_key() -> Any:
+    info = p4info()
+    del info.tables[0].match_fields[0]
+    return info
+
+
 @pytest.mark.parametrize(
     "config",
     [
         {"json": b"no json"},
         {"json": b""},
         {"json": b'{"program": '},
+        {"p4info": other_sizes()},
+        {"p4info": other_key()},
         {"p4info": p4info().__class__(actions=[{"preamble": {"id": 1}}, {"preamble": {"id": 1}}])},
     ],
 )
-def test_a_wrong_config_changes_nothing(primary: Controller, config: dict[str, object]) -> None:
+def test_a_wrong_config_changes_nothing(primary: Controller, config: dict[str, Any]) -> None:
     primary.write(table(INSERT, primary.entry("l2", {1: ("exact", 1)}, primary.action("drop"))))
     for action in ("VERIFY", "VERIFY_AND_SAVE", "VERIFY_AND_COMMIT", "RECONCILE_AND_COMMIT"):
-        assert code(lambda action=action: primary.set_pipeline(action, **config)) == "INVALID_ARGUMENT"
+        assert code(partial(primary.set_pipeline, action, **config)) == "INVALID_ARGUMENT"
     assert len(primary.read(p4.Entity(table_entry=primary.entry("l2")))) == 1
 
 

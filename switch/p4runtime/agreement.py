@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a P4Info and a bmv2 JSON are of the same program."""
+
+from __future__ import annotations
+
+from switch import ir
+from switch.p4runtime.errors import invalid
+from switch.p4runtime.p4info import Array, MatchKind, P4InfoView, Table
+
+
+def agree(view: P4InfoView, program: ir.Program) -> None:
+    """Take out of the view what the compiler took out of the program, and compare the rest.
+
+    p4c writes P4Info before it optimizes: a table that no packet can reach is in the P4Info alone.
+
+    Raises:
+        RpcError: INVALID_ARGUMENT where the two contradict each other.
+    """
+    tables = program.tables
+    view.tables = {i: table for i, table in view.tables.items() if table.name in tables}
+    view.counters = {i: array for i, array in view.counters.items() if array.name in program.counters}
+    view.meters = {i: array for i, array in view.meters.items() if array.name in program.meters}
+    view.registers = {i: array for i, array in view.registers.items() if array.name in program.registers}
+    for table in view.tables.values():
+        _compare_table(view, table, tables[table.name])
+    for array in view.counters.values():
+        _compare_size(array, program.counters[array.name].size)
+    for array in view.meters.values():
+        _compare_size(array, program.meters[array.name].size)
+    for array in view.registers.values():
+        _compare_size(array, program.registers[array.name].size)
+
+
+def _compare_table(view: P4InfoView, table: Table, node: ir.Table) -> None:
+    kinds = ["ternary" if f.kind is MatchKind.OPTIONAL else f.kind.value for f in table.fields]
+    if kinds != [key.match for key in node.keys]:
+        raise _differ(
+            f"table {table.name} matches {kinds} in the one, {[k.match for k in node.keys]} in the other"
+        )
+    for action_id in table.scopes:
+        action = view.actions[action_id]
+        found = node.action(action.name)
+        if found is not None and len(found.params) != len(action.params):
+            raise _differ(
+                f"action {action.name} takes {len(action.params)} parameters in the one, "
+                f"{len(found.params)} in the other"
+            )
+
+
+def _compare_size(array: Array, size: int) -> None:
+    if array.size != size:
+        raise _differ(f"{array.name} has {array.size} cells in the one, {size} in the other")
+
+
+def _differ(what: str) -> Exception:
+    return invalid(f"P4Info and JSON are of different programs: {what}; take both from the same run of p4c")
