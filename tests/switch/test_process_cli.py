@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce switch`: the commands; what a running switch does is in test_process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from switch import process
+from switch.cli import app
+from tests.switch.p4rt import FIXTURES
+
+
+def test_run_hands_its_arguments_on_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr(process, "run", given.append)
+    words = ["-i", "1@eth1", "--no-p4", "--", "--cpu-port", "510"]
+    assert CliRunner().invoke(app, ["run", *words]).exit_code == 0
+    assert given == [words]
+
+
+def test_stf(tmp_path: Path) -> None:
+    program, test = FIXTURES / "forward.json", FIXTURES / "forward.stf"
+    good = CliRunner().invoke(app, ["stf", str(program), str(test)])
+    assert (good.exit_code, "passed: 2 packets in" in good.output) == (0, True)
+    wrong = tmp_path / "wrong.stf"
+    wrong.write_text(test.read_text().replace("expect 3", "expect 4"))
+    bad = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
+    assert (bad.exit_code, "FAILED" in bad.output) == (1, True)
+    wrong.write_text("add nothing")
+    assert CliRunner().invoke(app, ["stf", str(program), str(wrong)]).exit_code == 1
