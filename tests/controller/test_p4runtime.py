@@ -218,10 +218,9 @@ def test_the_server_dies_while_we_wait_for_a_packet(server: FakeServer, program:
 
 def test_the_server_ends_the_stream(server: FakeServer, program: Program) -> None:
     server.servicer.end_stream_after_arbitration = True
-    with connect(server) as client:
+    with pytest.raises(UnreachableError, match="the switch ended the stream"), connect(server) as client:
         client._session.wait(lambda: False, 5)
-        with pytest.raises(UnreachableError, match="the switch ended the stream"):
-            client.write(ports_updates(program, 1))
+        client.write(ports_updates(program, 1))
 
 
 def packet_in(payload: bytes) -> Any:
