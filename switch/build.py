@@ -48,7 +48,8 @@ def cache_folder() -> Path:
         ) from e
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise BuildError(
-            f"the cache folder {folder} is not ours alone (owner {info.st_uid}, mode {info.st_mode & 0o7777:o}): "
+            f"the cache folder {folder} is not ours alone "
+            f"(owner {info.st_uid}, mode {info.st_mode & 0o7777:o}): "
             "remove it, or set XDG_CACHE_HOME to a folder of yours"
         )
     return folder
@@ -109,15 +110,15 @@ def _version(cc: str) -> str:
 
 
 def build(source: str, *, extra_flags: Sequence[str] = ()) -> Path:
-    """Compile a generated program with the runtime; the path of the shared object, from the cache where it can.
+    """Compile a generated program with the runtime; the shared object, from the cache where it can.
 
     `extra_flags` go to every compiler call (tests: -fsanitize=undefined). Raises `BuildError`.
     """
     cc, folder = compiler(), cache_folder()
     flags = [*FLAGS, *extra_flags]
-    headers = [p.read_bytes() for p in sorted(RUNTIME.glob("*.h"))]
+    headers: list[bytes] = [p.read_bytes() for p in sorted(RUNTIME.glob("*.h"))]
     sources = [(RUNTIME / name).read_bytes() for name in RUNTIME_SOURCES]
-    common = [_version(cc), _machine(), " ".join(flags), *headers]
+    common: list[bytes | str] = [_version(cc), _machine(), " ".join(flags), *headers]
     target = folder / f"program-{_digest([*common, *sources, source])}.so"
     if target.exists():
         return target

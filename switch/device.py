@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switch import ir
+from switch.arrays import Arrays, u64
 from switch.build import build
 from switch.emit import emit_program
-from switch.emit_code import Layout
-from switch.errors import BadIndex, DeviceError, LoadError, NoSuchObject
-from switch.library import LOG_LINE, Replica, Result, StatsC, open_library, words
+from switch.errors import DeviceError, LoadError
+from switch.library import LOG_LINE, STATS, Result, StatsC, open_library, words
 from switch.load import load_program
+from switch.replication import Replication
 from switch.tables import Tables
 from switch.values import (
     Digest,
@@ -68,17 +69,16 @@ class SwitchDevice:
         self._clock = clock
         self._lock = threading.RLock()
         self._lib = open_library(library)
-        self._layout = Layout(program)
         self._sw: int | None = self._lib.sw_new(drop_port, int.from_bytes(os.urandom(8), "little"))
         if self._sw is None:
             raise DeviceError(
                 f"no memory for the arrays of {program.name!r}: make its registers or counters smaller"
             )
-        self._multicast: dict[int, list[tuple[int, int]]] = {}
-        self._sessions: dict[int, tuple[list[tuple[int, int]], int]] = {}
         self._result = Result()
         self._result_lock = threading.Lock()
         self._tables = Tables(program, self._lib, self._handle, self._lock)
+        self._arrays = Arrays(program, self._lib, self._handle)
+        self._replication = Replication(self._lib, self._handle, self._lock)
         self._digest_words = max(
             [64, *(sum((w + 63) // 64 for w in _widths(d)) for d in program.digests.values())]
         )
@@ -141,8 +141,8 @@ class SwitchDevice:
     ) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]:
         """The same for arrays: uint16[n], uint32[n], uint8[n, stride] -> uint16[m], uint32[m], uint8[m, s].
 
-        Row i holds packet i in its first lengths[i] bytes; s is the longest packet's length. Raises ValueError
-        for arrays that do not fit together.
+        Row i holds packet i in its first lengths[i] bytes; s is the longest packet's length. Raises
+        ValueError for arrays that do not fit together.
         """
         ports = np.ascontiguousarray(ports, dtype=np.uint16)
         lengths = np.ascontiguousarray(lengths, dtype=np.uint32)
@@ -236,23 +236,35 @@ class SwitchDevice:
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         """(packets, bytes) of one counter."""
-        c = self._counter(name, index)
-        out = words([0, 0])
-        self._lib.sw_counter_access(self._handle(), c.id, index, 1, out, 0)
-        return out[0], out[1]
+        return self._arrays.counter_read(name, index)
 
     def counter_read_all(self, name: str) -> NDArray[np.uint64]:
         """uint64[size, 2]: packets and bytes of the whole array."""
-        c = self._counter(name, None)
-        out = np.zeros((c.size, 2), np.uint64)
-        if c.size:
-            self._lib.sw_counter_access(self._handle(), c.id, 0, c.size, out.ctypes.data, 0)
-        return out
+        return self._arrays.counter_read_all(name)
 
     def counter_write(self, name: str, index: int, packets: int, octets: int) -> None:
         """Set one counter. Raises BadIndex for values that are not in 0..2^64-1."""
-        c = self._counter(name, index)
-        self._lib.sw_counter_access(self._handle(), c.id, index, 1, words([_u64(packets), _u64(octets)]), 1)
+        self._arrays.counter_write(name, index, packets, octets)
+
+    def register_read(self, name: str, index: int) -> int:
+        """One element."""
+        return self._arrays.register_read(name, index)
+
+    def register_read_range(self, name: str, start: int, count: int) -> list[int]:
+        """`count` elements from `start`."""
+        return self._arrays.register_read_range(name, start, count)
+
+    def register_write(self, name: str, index: int, value: int) -> None:
+        """Set one element. Raises BadIndex for a value that does not fit."""
+        self._arrays.register_write(name, index, value)
+
+    def meter_get(self, name: str, index: int) -> MeterRates | None:
+        """The rates of one meter cell, None where unconfigured (always green)."""
+        return self._arrays.meter_get(name, index)
+
+    def meter_set(self, name: str, index: int, rates: MeterRates | None) -> None:
+        """Configure one meter cell; None makes it unconfigured."""
+        self._arrays.meter_set(name, index, rates)
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
         """(packets, bytes) of one entry of a table with a direct counter."""
@@ -260,39 +272,7 @@ class SwitchDevice:
 
     def direct_counter_write(self, table: str, handle: int, packets: int, octets: int) -> None:
         """Set an entry's counter."""
-        self._tables.counter(table, handle, (_u64(packets), _u64(octets)))
-
-    def register_read(self, name: str, index: int) -> int:
-        """One element."""
-        return self.register_read_range(name, index, 1)[0]
-
-    def register_read_range(self, name: str, start: int, count: int) -> list[int]:
-        """`count` elements from `start`."""
-        group, lane, element = self._register(name, start, count)
-        data = ctypes.create_string_buffer(max(element * count, 1))
-        self._lib.sw_register_access(self._handle(), group, lane, start, count, data, 0)
-        raw = data.raw
-        return [int.from_bytes(raw[i * element : (i + 1) * element], "little") for i in range(count)]
-
-    def register_write(self, name: str, index: int, value: int) -> None:
-        """Set one element. Raises BadIndex for a value that does not fit."""
-        group, lane, element = self._register(name, index, 1)
-        width = self.program.registers[name].width
-        if not 0 <= value < 1 << width:
-            raise BadIndex(f"register {name!r} holds {width} bits, {value} does not fit")
-        self._lib.sw_register_access(
-            self._handle(), group, lane, index, 1, value.to_bytes(element, "little"), 1
-        )
-
-    def meter_get(self, name: str, index: int) -> MeterRates | None:
-        """The rates of one meter cell, None where unconfigured (always green)."""
-        m = self._meter(name, index)
-        return self._tables.meter_call(self._lib.sw_meter_access, (m.id, index), None, read=True)
-
-    def meter_set(self, name: str, index: int, rates: MeterRates | None) -> None:
-        """Configure one meter cell; None makes it unconfigured."""
-        m = self._meter(name, index)
-        self._tables.meter_call(self._lib.sw_meter_access, (m.id, index), rates, read=False)
+        self._tables.counter(table, handle, (u64(packets), u64(octets)))
 
     def direct_meter_get(self, table: str, handle: int) -> MeterRates | None:
         """The rates of an entry of a table with a direct meter."""
@@ -302,92 +282,31 @@ class SwitchDevice:
         """Configure an entry's direct meter."""
         self._tables.direct_meter(table, handle, rates, read=False)
 
-    def _counter(self, name: str, index: int | None) -> ir.CounterArray:
-        c = self.program.counters.get(name)
-        if c is None or c.direct:
-            raise NoSuchObject(f"no counter array {name!r}: there are {_list(self.program.counters)}")
-        _in_range("counter", name, 0 if index is None and c.size else index or 0, max(c.size, 1))
-        if index is not None:
-            _in_range("counter", name, index, c.size)
-        return c
-
-    def _meter(self, name: str, index: int) -> ir.MeterArray:
-        m = self.program.meters.get(name)
-        if m is None or m.direct:
-            raise NoSuchObject(f"no meter array {name!r}: there are {_list(self.program.meters)}")
-        _in_range("meter", name, index, m.size)
-        return m
-
-    def _register(self, name: str, start: int, count: int) -> tuple[int, int, int]:
-        r = self.program.registers.get(name)
-        if r is None:
-            raise NoSuchObject(f"no register array {name!r}: there are {_list(self.program.registers)}")
-        if count < 1:
-            raise BadIndex(f"register {name!r}: {count} elements")
-        _in_range("register", name, start, r.size)
-        _in_range("register", name, start + count - 1, r.size)
-        group, lane = self._layout.register_place[name]
-        return group, lane, self._layout.groups[group][1]
-
     # ---- packet replication
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Create or replace group 1..65535: (port, replication id) each, sent in this order."""
-        if not 1 <= group <= 65535:
-            raise BadIndex(f"multicast group {group} is not in 1..65535")
-        with self._lock:
-            self._fanout(self._lib.sw_multicast_set, group, replicas, (), present=True)
-            self._multicast[group] = [(p, r) for p, r in replicas]
+        self._replication.multicast_set(group, replicas)
 
     def multicast_delete(self, group: int) -> None:
         """Remove a group; packets sent to it are dropped from then on. Raises NoSuchObject."""
-        with self._lock:
-            if self._multicast.pop(group, None) is None:
-                raise NoSuchObject(f"no multicast group {group}")
-            self._fanout(self._lib.sw_multicast_set, group, (), (), present=False)
+        self._replication.multicast_delete(group)
 
     def multicast_groups(self) -> dict[int, list[tuple[int, int]]]:
         """All groups."""
-        with self._lock:
-            return {g: list(r) for g, r in self._multicast.items()}
+        return self._replication.multicast_groups()
 
     def clone_session_set(self, session: int, replicas: Sequence[tuple[int, int]], truncate: int = 0) -> None:
         """Create or replace a clone session 0..32767; `truncate` > 0 keeps that many bytes of each clone."""
-        if not 0 <= session <= 32767:
-            raise BadIndex(f"clone session {session} is not in 0..32767")
-        if not 0 <= truncate < 1 << 32:
-            raise BadIndex(f"clone session {session}: cannot truncate to {truncate} bytes")
-        with self._lock:
-            self._fanout(self._lib.sw_session_set, session, replicas, (truncate,), present=True)
-            self._sessions[session] = ([(p, r) for p, r in replicas], truncate)
+        self._replication.clone_session_set(session, replicas, truncate)
 
     def clone_session_delete(self, session: int) -> None:
         """Remove a session; clones to it are lost from then on. Raises NoSuchObject."""
-        with self._lock:
-            if self._sessions.pop(session, None) is None:
-                raise NoSuchObject(f"no clone session {session}")
-            self._fanout(self._lib.sw_session_set, session, (), (0,), present=False)
+        self._replication.clone_session_delete(session)
 
     def clone_sessions(self) -> dict[int, tuple[list[tuple[int, int]], int]]:
         """All sessions: replicas and truncation length."""
-        with self._lock:
-            return {s: (list(r), t) for s, (r, t) in self._sessions.items()}
-
-    def _fanout(
-        self,
-        call: Callable[..., int],
-        number: int,
-        replicas: Sequence[tuple[int, int]],
-        extra: tuple[int, ...],
-        *,
-        present: bool,
-    ) -> None:
-        for port, rid in replicas:
-            if not (0 <= port < 1 << 32 and 0 <= rid < 1 << 16):
-                raise BadIndex(f"replica (port {port}, id {rid}): ports have 32 bits, ids 16")
-        array = (Replica * max(len(replicas), 1))(*(Replica(p, r) for p, r in replicas))
-        if call(self._handle(), number, array, len(replicas), *extra, int(present)) != 0:
-            raise DeviceError("no memory for the replicas")
+        return self._replication.clone_sessions()
 
     # ---- the rest
 
@@ -420,14 +339,13 @@ class SwitchDevice:
         """What the device counted."""
         c = StatsC()
         self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
-        return Stats(**{name: getattr(c, name) for name, _ in StatsC._fields_})
+        return Stats(**{name: getattr(c, name) for name in STATS})
 
     def reset(self) -> None:
         """Tables, defaults, registers, counters, meters and replication as right after `load`."""
         with self._lock:
             self._lib.sw_reset(self._handle())
-            self._multicast.clear()
-            self._sessions.clear()
+            self._replication.restart()
             self._tables.restart()
 
     def close(self) -> None:
@@ -464,18 +382,3 @@ def _text(json: str | bytes | Path) -> str | bytes:
 
 def _widths(d: ir.FieldList) -> list[int]:
     return [e.width if isinstance(e, ir.Constant) else e.field.width for e in d.elements]
-
-
-def _in_range(what: str, name: str, index: int, size: int) -> None:
-    if not 0 <= index < size:
-        raise BadIndex(f"{what} {name!r} has {size} elements, there is no number {index}")
-
-
-def _u64(value: int) -> int:
-    if not 0 <= value < 1 << 64:
-        raise BadIndex(f"{value} is not in 0..2^64-1")
-    return value
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none"

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from switch import ir
 from switch.emit_action import Actions
-from switch.emit_code import Block, Layout, Namer, c_comment
+from switch.emit_calc import Calculations
+from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
-from switch.emit_expr import Expressions, Val
+from switch.emit_expr import Expressions, Val, literal
 from switch.emit_parser import Parsers
 from switch.widths import Bounds
 
@@ -39,6 +40,7 @@ def emit_program(program: ir.Program) -> str:
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
     actions = Actions(layout, bounds, calculations)
+    calcs = Calculations(program, layout, bounds)
     parsers = Parsers(program, layout, bounds, actions)
     controls = Controls(program, layout, bounds, action_names)
     parts = [
@@ -47,7 +49,7 @@ def emit_program(program: ir.Program) -> str:
         '#include "runtime.h"\n',
         layout.declarations(),
         _target_fields(program, layout, bounds),
-        *(parsers.calculation(c, calculations[n]) for n, c in program.calculations.items()),
+        *(calcs.calculation(c, calculations[n]) for n, c in program.calculations.items()),
         *(actions.action(a, action_names[a.id]) for a in _called(program)),
         parsers.parser(),
         controls.pipeline(program.ingress),
@@ -58,7 +60,7 @@ def emit_program(program: ir.Program) -> str:
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',
         controls.descriptions(),
-        _description(program, layout, parsers),
+        _description(program, layout, parsers.header_bytes(), calcs.scratch_bytes()),
     ]
     return "\n".join(parts)
 
@@ -96,9 +98,8 @@ def _target_fields(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
         x.store_val(b, x.field(b, ref), ref.field.width, Val("v", 64, 64))
         value = x.exact(Block(), ref)
         out.append(f"{head.format('uint64_t', 'get')}) {{ return {value.code}; }}")
-        out.append(
-            f"static inline SW_UNUSED void sm_set_{name}(phv *h, uint64_t v) {{ {' '.join(b.lines).strip()} }}"
-        )
+        body = " ".join(b.lines).strip()
+        out.append(f"static inline SW_UNUSED void sm_set_{name}(phv *h, uint64_t v) {{ {body} }}")
     return "\n".join(out) + "\n"
 
 
@@ -142,9 +143,6 @@ def _copy_list(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
 
 def _digest(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
     """Digest samples: each value in as many 64-bit words as it needs."""
-    from switch.emit_code import limbs
-    from switch.emit_expr import literal
-
     b = Block()
     b.line("(void)s; (void)h;")
     with b.nest("switch (list)"):
@@ -165,7 +163,7 @@ def _digest(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
     return f"static void p4_digest(sw *s, uint32_t list, const phv *h) {{\n{b.text()}}}\n"
 
 
-def _description(program: ir.Program, layout: Layout, parsers: Parsers) -> str:
+def _description(program: ir.Program, layout: Layout, header: int, scratch: int) -> str:
     counters = ", ".join(f"{{{c.size}, 0}}" for c in program.counters.values())
     meters = ", ".join(f"{{{m.size}, {int(m.octets)}}}" for m in program.meters.values())
     groups = ", ".join(f"{{{size}, {element}, {len(arrays)}}}" for size, element, arrays in layout.groups)
@@ -184,8 +182,8 @@ def _description(program: ir.Program, layout: Layout, parsers: Parsers) -> str:
         "    .meters = meter_descs,\n"
         "    .groups = group_descs,\n"
         "    .phv_bytes = sizeof(phv),\n"
-        f"    .scratch_bytes = {parsers.scratch_bytes()},\n"
-        f"    .header_bytes = {parsers.header_bytes()},\n"
+        f"    .scratch_bytes = {scratch},\n"
+        f"    .header_bytes = {header},\n"
         "    .run = p4_run,\n"
         "};\n"
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 from switch import ir
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
-from switch.primitives import PRIMITIVES, Context, read_register, write_register
+from switch.primitives import PRIMITIVES, Context
+from switch.primitives_arrays import read_register, write_register
 from switch.widths import Bounds
 
 # a run of register accesses at one index shares its bounds check from this many on
@@ -30,7 +31,8 @@ def _access(call: ir.Call) -> tuple[ir.RegisterArray, ir.Expr] | None:
         array, index = call.args[0], call.args[1]
     else:
         return None
-    assert isinstance(array, ir.RegisterArray) and isinstance(index, ir.Expr)
+    assert isinstance(array, ir.RegisterArray)
+    assert isinstance(index, ir.Expr)
     return array, index
 
 
@@ -154,7 +156,7 @@ class Actions:
                 continue
             group = self.layout.register_place[access[0].name][0]
             if group not in bases:
-                size, element, arrays = self.layout.groups[group]
+                _, element, arrays = self.layout.groups[group]
                 kind = "uint64_t" if element > 8 else f"uint{8 * element}_t"
                 words = element // 8 if element > 8 else 1
                 bases[group] = b.temp()

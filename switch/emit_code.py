@@ -10,11 +10,15 @@ from itertools import count
 
 from switch import ir
 
-_KEYWORDS = set(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "bool true false valid vl vl_bits e next s k h p args main".split()
-)
+# fmt: off
+_KEYWORDS = {
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
+    "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return",
+    "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned", "void",
+    "volatile", "while", "bool", "true", "false", "valid", "vl", "vl_bits", "e", "next", "s", "k", "h",
+    "p", "args", "main",
+}
+# fmt: on
 
 
 def c_name(text: str) -> str:
@@ -55,6 +59,7 @@ class Namer:
         self._used: set[str] = set()
 
     def __call__(self, text: str) -> str:
+        """A name like `text`, with a number where it was given out before."""
         base = name = c_name(text)
         n = 2
         while name in self._used:

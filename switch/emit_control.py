@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from switch import ir
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
-from switch.emit_expr import Expressions, literal
+from switch.emit_expr import Expressions, Val, literal
 from switch.widths import Bounds
 
 
@@ -53,7 +53,8 @@ class Controls:
                     self._exit(b)
                     self._goto(b, labels, node.next, following)
         text = b.text() if b.lines else ""
-        return f"static void p4_{p.name}(sw *s, sw_pkt *k, phv *h) {{\n    (void)s;\n    (void)k;\n    (void)h;\n{text}}}\n"
+        unused = "    (void)s;\n    (void)k;\n    (void)h;\n"
+        return f"static void p4_{p.name}(sw *s, sw_pkt *k, phv *h) {{\n{unused}{text}}}\n"
 
     @staticmethod
     def _after(node: ir.Table | ir.Branch | ir.Invoke) -> list[str | None]:
@@ -184,8 +185,6 @@ class Controls:
             if t.idle_timeout:
                 b.line("e->last_hit_us = s->now_us;")
             if t.meter is not None:
-                from switch.emit_expr import Val
-
                 assert t.meter.target is not None
                 units = "k->ingress_len" if t.meter.octets else "1"
                 call = f"(uint64_t)sw_meter_run(e->meter, s->now_us, {units})"
@@ -234,9 +233,8 @@ class Controls:
                 items = ", ".join(f"{{{at}, {n}}}" for at, n in ranges)
                 out.append(f"static const sw_range_desc {place}[] = {{{items}}};")
             meter = 0 if t.meter is None else 2 if t.meter.octets else 1
-            rows.append(
-                f"    {{{words[-1]}, {kinds[t.match]}, {len(ranges)}, {meter}, {place}}}, /* {c_comment(name)} */"
-            )
+            row = f"{{{words[-1]}, {kinds[t.match]}, {len(ranges)}, {meter}, {place}}}"
+            rows.append(f"    {row}, /* {c_comment(name)} */")
         out.append("static const sw_table_desc table_descs[] = {")
         out += [*rows, "    {0, SW_EXACT, 0, 0, NULL}", "};"]
         return "\n".join(out) + "\n"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the embedded switch raises: one family under `SwitchError`."""
 
+# ruff: noqa: N818  (the names say what is wrong: `except TableFull`)
+
 from wire.errors import P4ReduceError
 
 

@@ -11,6 +11,7 @@ from switch.errors import BuildError
 
 ABI = 1
 LOG_LINE = 240
+STATS = ("received", "sent", "too_long", "over_budget", "faults", "digests_lost")
 
 
 class Replica(ctypes.Structure):
@@ -38,9 +39,7 @@ class Result(ctypes.Structure):
 class StatsC(ctypes.Structure):
     """sw_stats."""
 
-    _fields_ = tuple(
-        (name, c_uint64) for name in ("received", "sent", "too_long", "over_budget", "faults", "digests_lost")
-    )
+    _fields_ = tuple((name, c_uint64) for name in STATS)
 
 
 _U64S = POINTER(c_uint64)

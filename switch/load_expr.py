@@ -237,9 +237,9 @@ class Names:
         if op == "?":
             sides = (self.value(left, params, source), self.value(right, params, source))
             cond = self.truth(j.get("cond"), params, source)
-            if isinstance(sides[0], ir.Expr) and isinstance(sides[1], ir.Expr):
-                if sides[0].is_bool == sides[1].is_bool:
-                    return ir.Select(cond, sides[0], sides[1])
+            a, b = sides
+            if isinstance(a, ir.Expr) and isinstance(b, ir.Expr) and a.is_bool == b.is_bool:
+                return ir.Select(cond, a, b)
             raise LoadError("operator ?", "its sides must both be numbers or both conditions", str(source))
         if op in ("valid", "valid_union"):
             what = self.value(right if right is not None else left, params, source)
@@ -280,9 +280,9 @@ class Names:
         same: ir.Expr | None = None
         if isinstance(left, ir.HeaderRef) and isinstance(right, ir.HeaderRef):
             same = ir.SameHeader(left, right) if left.type is right.type else ir.Truth(False)
-        if isinstance(left, ir.UnionRef) and isinstance(right, ir.UnionRef):
-            if left.example.type == right.example.type:
-                same = ir.SameHeader(left, right)
+        unions = isinstance(left, ir.UnionRef) and isinstance(right, ir.UnionRef)
+        if unions and left.example.type == right.example.type:
+            same = ir.SameHeader(left, right)
         if same is None:
             raise LoadError(f"operator {op}", "its sides are of different kinds", str(source))
         return same if op == "==" else ir.Unary("not", same)

@@ -97,7 +97,7 @@ def _key(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Lookahead 
     if kind == "lookahead":
         return lookahead(value, source)
     ref = names.value(j, (), source)
-    if isinstance(ref, ir.FieldRef) and not ref.field.varbit or isinstance(ref, ir.ValidBit):
+    if (isinstance(ref, ir.FieldRef) and not ref.field.varbit) or isinstance(ref, ir.ValidBit):
         return ref
     raise LoadError(f"select on {kind!r}", "a parser's key must be fields or lookaheads", str(source))
 

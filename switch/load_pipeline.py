@@ -66,7 +66,9 @@ def _table(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Table:
         meter = names.meters.get(j["direct_meters"])
         if meter is None or not meter.direct:
             raise LoadError(f"table {name!r}", f"no direct meter {j['direct_meters']!r}", str(source))
-    default, args, const = None, (), False
+    default: ir.Action | None = None
+    args: tuple[int, ...] = ()
+    const = False
     if j.get("default_entry") is not None:
         d = j["default_entry"]
         default = actions.get(d["action_id"])
@@ -160,7 +162,7 @@ def _match(j: Any, key: ir.Key, what: str, source: ir.Source) -> ir.Match:
         return ir.Match(integer(j["start"], what, source) & full, integer(j["end"], what, source) & full)
     raw = j["key"]
     value = int(raw) if isinstance(raw, bool) else integer(raw, what, source) & full
-    if kind == "exact" and key.match == "exact" or kind == "valid":
+    if (kind == "exact" and key.match == "exact") or kind == "valid":
         return ir.Match(value, full)
     if kind == "lpm" and key.match == "lpm":
         length = int(j["prefix_length"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""p4c's simple test framework: run an .stf file (commands, packets in, packets expected) on a device in process.
+"""p4c's simple test framework: run an .stf file (commands, packets, expectations) in process.
 
 The language is that of p4c's backends/bmv2/stf: `packet`, `expect`, `add`, `setdefault`, `mirroring_add`,
 `mc_mgrp_create` and friends, `check_counter`, `wait`. A larger priority wins.
@@ -237,8 +237,11 @@ def by_suffix(name: str, names: Iterable[str]) -> str:
 def key_index(table: Table, name: str) -> int:
     """Which key of a table a name in an `add` means."""
     wanted = re.sub(r"\$(\d+)", r"[\1]", name)
-    for test in (lambda k: k == wanted, lambda k: k.endswith("." + wanted), lambda k: k.endswith(wanted)):
-        found = [i for i, k in enumerate(table.keys) if test(k.name)]
+    names = [k.name for k in table.keys]
+    if wanted in names:
+        return names.index(wanted)
+    for tail in ("." + wanted, wanted):
+        found = [i for i, n in enumerate(names) if n.endswith(tail)]
         if len(found) == 1:
             return found[0]
     if not wanted.endswith("$valid$"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a device: names, widths and duplicates are checked here, lookups happen in runtime/tables.c."""
+"""The tables of a device: names, widths and duplicates are checked here, runtime/tables.c looks up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from switch import ir
 from switch.emit_code import limbs
@@ -29,6 +28,12 @@ from switch.values import Entry, Exact, Lpm, MatchValue, MeterRates, Range, Tern
 # bmv2 counts priorities downwards, P4Runtime upwards: a const entry's p becomes this minus p
 BMV2_PRIORITY = (1 << 31) - 1
 
+KINDS: dict[str, type[Exact] | type[Lpm] | type[Ternary] | type[Range]] = {
+    "exact": Exact,
+    "lpm": Lpm,
+    "ternary": Ternary,
+    "range": Range,
+}
 Signature = tuple[tuple[MatchValue, ...], int]
 
 
@@ -236,26 +241,8 @@ class Tables:
             s = self._state(table)
             if s.table.meter is None:
                 raise NoSuchObject(f"table {table!r} has no direct meter")
-            return self.meter_call(
-                self._lib.sw_entry_meter, (self._row(s, handle).pointer,), rates, read=read
-            )
-
-    def meter_call(
-        self, call: Callable[..., int], where: tuple[int, ...], rates: MeterRates | None, *, read: bool
-    ) -> MeterRates | None:
-        """One of the runtime's meter functions; rates go in units a second, and to it in units a microsecond."""
-        speed, burst = (ctypes.c_double * 2)(), (ctypes.c_uint64 * 2)()
-        if rates is not None:
-            if not (
-                0 <= rates.cir <= rates.pir and 0 <= rates.cburst < 1 << 63 and 0 <= rates.pburst < 1 << 63
-            ):
-                raise BadIndex(f"meter rates {rates}: they must not be negative, and cir not above pir")
-            speed[0], speed[1] = rates.cir / 1e6, rates.pir / 1e6
-            burst[0], burst[1] = rates.cburst, rates.pburst
-        configured = call(self._sw(), *where, speed, burst, 0 if read else 1 if rates is not None else 2)
-        if not read or not configured:
-            return None
-        return MeterRates(speed[0] * 1e6, burst[0], speed[1] * 1e6, burst[1])
+            where = (self._row(s, handle).pointer,)
+            return meter_call(self._sw(), self._lib.sw_entry_meter, where, rates, read=read)
 
     # ---- checks
 
@@ -316,14 +303,14 @@ def _pack(action: ir.Action, args: tuple[int, ...]) -> list[int]:
     return out
 
 
-def _normal(t: ir.Table, k: ir.Key, m: Any) -> MatchValue:
+def _normal(t: ir.Table, k: ir.Key, m: MatchValue) -> MatchValue:
     """A match value checked against its key, don't-care bits cleared."""
     full = (1 << k.width) - 1
-    wanted = {"exact": Exact, "lpm": Lpm, "ternary": Ternary, "range": Range}[k.match]
+    wanted = KINDS[k.match]
     where = f"key {k.name!r} of table {t.name!r}"
     if not isinstance(m, wanted):
         raise BadKey(f"{where} is matched by {wanted.__name__}, not by {type(m).__name__}")
-    numbers = (m.low, m.high) if isinstance(m, Range) else (m.value,)
+    numbers = [m.low, m.high] if isinstance(m, Range) else [m.value]
     if any(not 0 <= n <= full for n in numbers):
         raise BadKey(f"{where} has {k.width} bits, {m} does not fit")
     if isinstance(m, Lpm):
@@ -336,8 +323,7 @@ def _normal(t: ir.Table, k: ir.Key, m: Any) -> MatchValue:
         return Ternary(m.value & m.mask, m.mask)
     if isinstance(m, Range) and m.low > m.high:
         raise BadKey(f"{where}: the range {m.low}..{m.high} is empty")
-    out: MatchValue = m
-    return out
+    return m
 
 
 def _const_match(k: ir.Key, m: ir.Match) -> MatchValue:
@@ -359,3 +345,19 @@ def _value_mask(k: ir.Key, m: MatchValue) -> tuple[int, int]:
     if isinstance(m, Ternary):
         return m.value, m.mask
     return 0, 0
+
+
+def meter_call(
+    sw: int, call: Callable[..., int], where: tuple[int, ...], rates: MeterRates | None, *, read: bool
+) -> MeterRates | None:
+    """One of the runtime's meter functions: here units a second, there units a microsecond."""
+    speed, burst = (ctypes.c_double * 2)(), (ctypes.c_uint64 * 2)()
+    if rates is not None:
+        if not (0 <= rates.cir <= rates.pir and 0 <= rates.cburst < 1 << 63 and 0 <= rates.pburst < 1 << 63):
+            raise BadIndex(f"meter rates {rates}: they must not be negative, and cir not above pir")
+        speed[0], speed[1] = rates.cir / 1e6, rates.pir / 1e6
+        burst[0], burst[1] = rates.cburst, rates.pburst
+    configured = call(sw, *where, speed, burst, 0 if read else 1 if rates is not None else 2)
+    if not read or not configured:
+        return None
+    return MeterRates(speed[0] * 1e6, burst[0], speed[1] * 1e6, burst[1])

@@ -42,7 +42,7 @@ MatchValue = Exact | Lpm | Ternary | Range
 
 @dataclass(frozen=True)
 class Entry:
-    """One table entry as it stands; `priority` as P4Runtime counts it (larger wins), 0 where there is none."""
+    """One table entry as it stands; `priority` as P4Runtime counts (larger wins), 0 for none."""
 
     handle: int
     key: tuple[MatchValue, ...]
