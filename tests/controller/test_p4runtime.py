@@ -218,9 +218,14 @@ def test_the_server_dies_while_we_wait_for_a_packet(server: FakeServer, program:
 
 def test_the_server_ends_the_stream(server: FakeServer, program: Program) -> None:
     server.servicer.end_stream_after_arbitration = True
-    with pytest.raises(UnreachableError, match="the switch ended the stream"), connect(server) as client:
-        client._session.wait(lambda: False, 5)
-        client.write(ports_updates(program, 1))
+
+    def use() -> None:
+        with connect(server) as client:  # which may notice already
+            client._session.wait(lambda: False, 5)
+            client.write(ports_updates(program, 1))
+
+    with pytest.raises(UnreachableError, match="the switch ended the stream"):
+        use()
 
 
 def packet_in(payload: bytes) -> Any:
