@@ -64,7 +64,7 @@ def test_epochs_on_used_slots(device: Loaded) -> None:
 
 
 def frames_of_all_kinds(rng: random.Random, elements: int, count: int) -> list[tuple[int, bytes]]:
-    """Contributions of three workers near a tag wrap, with old ones, wrong fields and damaged bytes among them."""
+    """Contributions of three workers near a tag wrap; among them old, wrong and damaged ones."""
     members = memberships(3, window=4, elements=elements, lead=1)
     out = []
     head = 2**32 - 12
