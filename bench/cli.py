@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,18 +36,19 @@ def bench_switch(
     from topologies.errors import PreflightError
 
     absent: dict[str, str] = {}
-    rates: list[Rate] = []
-    with _progress() as (say, bar):
+    with _progress() as (say, bar), ExitStack() as stack:
         say("loading the program into the embedded switch (compiled the first time)")
-        rates.append(switch.measure_embedded(elements, workers, seconds, bar("embedded")))
+        switches = [stack.enter_context(switch.embedded(elements, workers))]
         missing = switch.bmv2_missing()
         if missing is None:
             try:
-                rates.append(switch.measure_bmv2(elements, workers, seconds, bar("bmv2"), say))
+                switches.append(stack.enter_context(switch.bmv2(elements, workers, say)))
             except PreflightError as error:
                 missing = str(error)
         if missing is not None:
             absent["bmv2"] = missing
+        bars = [bar(name) for name in ("embedded", "bmv2") if name not in absent]
+        rates = switch.measure(switches, seconds, bars)
     ratio = None if absent else rates[0].contributions_per_s / rates[1].contributions_per_s
     if as_json:
         tree = {

@@ -60,8 +60,8 @@ class ClosedLoop:
     """Sends a Load from connected UDP sockets, one a worker, in runs of consecutive chunks."""
 
     def __init__(self, target: str, load: Load, socks: Sequence[socket.socket]) -> None:
-        self._target = target
-        self._load = load
+        self.target = target
+        self.load = load
         self._sums = [row.astype(">i4").tobytes() for row in load.sums]
         self._peers = [_Peer(sock, load.window) for sock in socks]
         self._poll = select.poll()
@@ -79,7 +79,7 @@ class ClosedLoop:
 
         Raises WrongSumError, and BenchError when nothing comes back for SILENCE_LIMIT_S.
         """
-        payloads = self._load.payloads(self.chunks, windows)
+        payloads = self.load.payloads(self.chunks, windows)
         flat = [
             [packet.tobytes() for packet in payloads[:, rank].reshape(-1)] for rank in range(len(self._peers))
         ]
@@ -92,12 +92,12 @@ class ClosedLoop:
                 self._receive(self._by_fd[fd])
             self._resend()
         seconds = time.perf_counter() - start
-        self.chunks += windows * self._load.window
+        self.chunks += windows * self.load.window
         return seconds
 
     def _receive(self, peer: _Peer) -> None:
         came = False
-        for _ in range(self._load.window):
+        for _ in range(self.load.window):
             try:
                 data = peer.sock.recv(1 << 16, socket.MSG_DONTWAIT)
             except BlockingIOError:
@@ -106,8 +106,8 @@ class ClosedLoop:
             offset = (chunk - self.chunks) % 2**32
             if offset >= peer.next or peer.have[offset]:
                 continue  # a second answer
-            if data[PAYLOAD_HEADER_BYTES:] != self._sums[chunk % self._load.window]:
-                raise WrongSumError(self._target, f"the result of chunk {chunk} is not the workers' sum")
+            if data[PAYLOAD_HEADER_BYTES:] != self._sums[chunk % self.load.window]:
+                raise WrongSumError(self.target, f"the result of chunk {chunk} is not the workers' sum")
             peer.take(offset)
             self.results += 1
             came = True
@@ -120,7 +120,7 @@ class ClosedLoop:
         if now - self._heard_at > SILENCE_LIMIT_S:
             first = min(peer.first for peer in self._peers) + self.chunks
             raise BenchError(
-                self._target,
+                self.target,
                 f"no result came for {SILENCE_LIMIT_S:g} s (chunk {first} is missing); "
                 "look into the switch's log",
             )

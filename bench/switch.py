@@ -8,7 +8,8 @@ absorbed or completed every contribution by their own counters.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
 from topologies.targets import Bmv2Target, EmbeddedTarget
 from wire.constants import CPU_PORT, DROP_PORT
+from wire.membership import Membership
 from wire.packet import Packets, frame_dtype
 from wire.verdicts import Verdict
 
@@ -43,10 +45,11 @@ NETWORK = "bench"
 JOB = 0
 WINDOW = 64
 BATCHES = 16
-"""Windows that are prepared together; even, so that slot and version repeat."""
+"""Windows that are prepared together in process; even, so that slot and version repeat."""
 
-Progress = Callable[[float], None]
-"""Is told the share of the time that has passed, 0..1."""
+RUN = 8
+"""Windows of one run over veth."""
+TURN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,74 +75,128 @@ class Rate:
         return self.results / self.seconds
 
 
-def measure_embedded(elements: int, workers: int, seconds: float, progress: Progress) -> Rate:
-    """Measure the in-process switch for `seconds` of its own time; needs no root.
+class Measured(ABC):
+    """A switch with a job on it, that contributions can be sent to for a while, again and again."""
 
-    Raises RefusedError, WrongSumError, the errors of the switch (SwitchError) and of the controller.
+    def __init__(self, target: str, client: SwitchClient, load: Load) -> None:
+        self._target = target
+        self._client = client
+        self._workers = len(load.members)
+        self._program = Program(client.p4info)
+        self.seconds = 0.0
+
+    @property
+    @abstractmethod
+    def _sent(self) -> tuple[int, int, int]:
+        """Chunks, results and retransmissions so far."""
+
+    @abstractmethod
+    def _step(self) -> float:
+        """Have some windows summed; return the seconds it took."""
+
+    def warm_up(self) -> None:
+        """Run once without counting."""
+        self._step()
+        self._before = self._sent
+
+    def run(self, seconds: float) -> None:
+        """Go on until `seconds` more have been measured. Raises WrongSumError, and BenchError over veth."""
+        end = self.seconds + seconds
+        while self.seconds < end:
+            self.seconds += self._step()
+
+    def rate(self) -> Rate:
+        """Return what was measured; RefusedError unless the switch's counters show that all was summed."""
+        counted = self._program.verdicts.of_jobs(self._client, {JOB: self._workers})[JOB]
+        chunks, results, retransmissions = self._sent
+        check(self._target, counted, self._workers, chunks, retransmissions)
+        if results != self._workers * chunks:
+            raise RefusedError(self._target, f"{results} results came of {chunks} chunks")
+        chunks, results, retransmissions = (
+            now - before for now, before in zip(self._sent, self._before, strict=True)
+        )
+        return Rate(self._target, self._workers * chunks, results, self.seconds, retransmissions)
+
+
+def measure(
+    switches: Sequence[Measured], seconds: float, progress: Sequence[Callable[[float], None]]
+) -> list[Rate]:
+    """Measure each switch for `seconds`, in turns: a machine that is busy with else is so for all of them.
+
+    `progress` is told each one's share that is done. Raises RefusedError, WrongSumError, BenchError.
     """
-    with (
-        _in_process(elements, workers) as (record, device),
-        connect(record, "s1") as client,
-        _state() as state,
-    ):
+    for switch in switches:
+        switch.warm_up()
+    while any(switch.seconds < seconds for switch in switches):
+        for switch, tell in zip(switches, progress, strict=True):
+            if switch.seconds < seconds:
+                switch.run(min(TURN_S, seconds - switch.seconds))
+                tell(switch.seconds / seconds)
+    return [switch.rate() for switch in switches]
+
+
+@contextmanager
+def embedded(elements: int, workers: int) -> Iterator[Measured]:
+    """Yield an embedded switch in this process; needs no root.
+
+    Raises the errors of the switch (SwitchError), of the controller, and FormError.
+    """
+    with ExitStack() as stack:
+        record, device = stack.enter_context(_in_process(elements, workers))
         ports = [40000 + rank for rank in range(workers)]
-        jobs = job_controller(record, client, state)
-        seats = [seat(record, host.name, port) for host, port in zip(record.hosts, ports, strict=True)]
-        load = Load(jobs.add_job(JOB, seats, WINDOW))
-        fed = _Fed(device, load, [s.port for s in seats])
-        fed.cycle()
-        warm = fed.results
-        spent, cycles = 0.0, 0
-        while spent < seconds:
-            spent += fed.cycle()
-            cycles += 1
-            progress(spent / seconds)
-        chunks = cycles * BATCHES * WINDOW
-        rate = Rate("embedded", workers * chunks, fed.results - warm, spent)
-        _check(rate.target, _counts(client, workers), workers, chunks + BATCHES * WINDOW, 0)
-        if fed.results != workers * (chunks + BATCHES * WINDOW):
-            raise RefusedError(rate.target, f"{fed.results} results left it for {chunks} chunks")
-        return rate
+        client, members = _join(stack, record, ports)
+        load = Load(members)
+        yield _InProcess(client, load, device, [seat(record, h.name, 0).port for h in record.hosts])
 
 
-def measure_bmv2(
-    elements: int, workers: int, seconds: float, progress: Progress, say: Callable[[str], None]
-) -> Rate:
-    """Measure simple_switch_grpc in a star of its own, each worker with a window of WINDOW chunks under way.
+@contextmanager
+def bmv2(elements: int, workers: int, say: Callable[[str], None]) -> Iterator[Measured]:
+    """Yield simple_switch_grpc in a star of its own, each worker with a window of WINDOW chunks under way.
 
-    Raises RefusedError, WrongSumError, BenchError, and as topologies.manager.up.
+    Raises as topologies.manager.up, and the errors of the controller.
     """
     with ExitStack() as stack:
         record = stack.enter_context(
             manager.network(star(workers), name=NETWORK, target="bmv2", elements=elements, say=say)
         )
-        state = stack.enter_context(_state())
-        client = stack.enter_context(connect(record, record.switches[0].name))
-        jobs = job_controller(record, client, state)
         socks = [stack.enter_context(socket_in(record, host.name)) for host in record.hosts]
-        ports = [sock.getsockname()[1] for sock in socks]
-        seats = [seat(record, host.name, port) for host, port in zip(record.hosts, ports, strict=True)]
-        members = jobs.add_job(JOB, seats, WINDOW)
+        client, members = _join(stack, record, [sock.getsockname()[1] for sock in socks])
         for member, sock in zip(members, socks, strict=True):
             sock.connect((member.switch_ip, member.port))
-        loop = ClosedLoop(record.target, Load(members), socks)
-        loop.run(2)
-        warm = (loop.chunks, loop.results, loop.retransmissions)
-        spent = 0.0
-        while spent < seconds:
-            spent += loop.run(BATCHES // 2)
-            progress(spent / seconds)
-        _check(record.target, _counts(client, workers), workers, loop.chunks, loop.retransmissions)
-        chunks = loop.chunks - warm[0]
-        return Rate(
-            record.target, workers * chunks, loop.results - warm[1], spent, loop.retransmissions - warm[2]
-        )
+        yield _OverVeth(client, ClosedLoop(record.target, Load(members), socks))
 
 
-class _Fed:
+def _join(
+    stack: ExitStack, record: NetRecord, udp_ports: Sequence[int]
+) -> tuple[SwitchClient, list[Membership]]:
+    """Put a job of all hosts on the switch; the client of it is closed with the stack."""
+    client = stack.enter_context(connect(record, record.switches[0].name))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-"))
+    jobs = job_controller(record, client, EpochStore(Path(folder, "epochs.json")))
+    seats = [seat(record, host.name, port) for host, port in zip(record.hosts, udp_ports, strict=True)]
+    return client, jobs.add_job(JOB, seats, WINDOW)
+
+
+class _OverVeth(Measured):
+    """A switch process."""
+
+    def __init__(self, client: SwitchClient, loop: ClosedLoop) -> None:
+        super().__init__(loop.target, client, loop.load)
+        self._loop = loop
+
+    @property
+    def _sent(self) -> tuple[int, int, int]:
+        return self._loop.chunks, self._loop.results, self._loop.retransmissions
+
+    def _step(self) -> float:
+        return self._loop.run(RUN)
+
+
+class _InProcess(Measured):
     """The in-process switch, fed with prepared batches of one window of all workers each."""
 
-    def __init__(self, device: SwitchDevice, load: Load, ports: list[int]) -> None:
+    def __init__(self, client: SwitchClient, load: Load, device: SwitchDevice, ports: Sequence[int]) -> None:
+        super().__init__("embedded", client, load)
         self._device = device
         self._load = load
         self._frames: Packets = load.frames(0, BATCHES)
@@ -148,17 +205,21 @@ class _Fed:
         size = frame_dtype(load.elements).itemsize
         self._lengths = np.full(per_batch, size, np.uint32)
         self._raw = [batch.reshape(-1).view(np.uint8).reshape(per_batch, size) for batch in self._frames]
-        self.results = 0
+        self._chunks = self._results = 0
 
-    def cycle(self) -> float:
-        """Run every batch once; return the seconds spent in the switch. The sums are checked afterwards."""
+    @property
+    def _sent(self) -> tuple[int, int, int]:
+        return self._chunks, self._results, 0
+
+    def _step(self) -> float:
         device, ports, lengths, left = self._device, self._ports, self._lengths, 0
         start = perf_counter()
         for raw in self._raw:
             out_ports, _, out = device.process_batch(ports, lengths, raw)
             left += len(out_ports)
         seconds = perf_counter() - start
-        self.results += left
+        self._chunks += BATCHES * self._load.window
+        self._results += left
         self._verify(out)
         advance(self._frames, BATCHES * self._load.window)
         return seconds
@@ -172,7 +233,7 @@ class _Fed:
         wrong = np.flatnonzero((payload["values"] != wanted).any(axis=1))
         if len(wrong):
             chunk = payload["chunk"][wrong[0]]
-            raise WrongSumError("embedded", f"the result of chunk {chunk} is not the workers' sum")
+            raise WrongSumError(self._target, f"the result of chunk {chunk} is not the workers' sum")
 
 
 @contextmanager
@@ -199,17 +260,7 @@ def _in_process(elements: int, workers: int) -> Iterator[tuple[NetRecord, Switch
         dataplane.close()
 
 
-@contextmanager
-def _state() -> Iterator[EpochStore]:
-    with tempfile.TemporaryDirectory(prefix="p4reduce-") as folder:
-        yield EpochStore(Path(folder, "epochs.json"))
-
-
-def _counts(client: SwitchClient, workers: int) -> JobVerdicts:
-    return Program(client.p4info).verdicts.of_jobs(client, {JOB: workers})[JOB]
-
-
-def _check(target: str, counted: JobVerdicts, workers: int, chunks: int, retransmissions: int) -> None:
+def check(target: str, counted: JobVerdicts, workers: int, chunks: int, retransmissions: int) -> None:
     """Raise RefusedError unless every chunk had one contribution of each worker and was completed once.
 
     Only as many others as there were retransmissions may have come, as duplicates or for a replay.

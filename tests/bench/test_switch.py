@@ -21,13 +21,18 @@ SHORT = 0.001
 CYCLE = switch.BATCHES * switch.WINDOW
 
 
-def quiet(share: float) -> None:
-    assert share > 0
+def measure(elements: int, workers: int) -> switch.Rate:
+    shares: list[float] = []
+    with switch.embedded(elements, workers) as measured:
+        (rate,) = switch.measure([measured], SHORT, [shares.append])
+    assert shares == sorted(shares)
+    assert shares[-1] >= 1
+    return rate
 
 
 @pytest.mark.parametrize(("elements", "workers"), [(64, 1), (64, 4), (256, 3)])
 def test_the_embedded_switch_takes_every_contribution(elements: int, workers: int) -> None:
-    rate = switch.measure_embedded(elements, workers, SHORT, quiet)
+    rate = measure(elements, workers)
     assert rate.target == "embedded"
     assert rate.contributions % (workers * CYCLE) == 0
     assert rate.contributions > 0
@@ -40,7 +45,7 @@ def test_replays_are_no_contributions(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without new chunk numbers everything after the first cycle is answered from the slots.
     monkeypatch.setattr(switch, "advance", lambda frames, chunks: None)
     with pytest.raises(RefusedError, match=r"embedded: of \d+ contributions .* this is no rate of sums"):
-        switch.measure_embedded(64, 2, SHORT, quiet)
+        measure(64, 2)
 
 
 def test_wrong_sums_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +56,7 @@ def test_wrong_sums_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(switch, "Load", Wrong)
     with pytest.raises(WrongSumError, match="is not the workers' sum"):
-        switch.measure_embedded(64, 2, SHORT, quiet)
+        measure(64, 2)
 
 
 def counted(*workers: dict[Verdict, int], others: dict[Verdict, int] | None = None) -> JobVerdicts:
@@ -65,9 +70,9 @@ GOOD = ({Verdict.ABSORBED: 7, Verdict.COMPLETED: 3}, {Verdict.ABSORBED: 3, Verdi
 
 
 def test_counters_that_show_every_sum_pass() -> None:
-    switch._check("x", counted(*GOOD), 2, 10, 0)
+    switch.check("x", counted(*GOOD), 2, 10, 0)
     repeated = ({**GOOD[0], Verdict.DUPLICATE: 1, Verdict.REPLAYED: 1}, GOOD[1])
-    switch._check("x", counted(*repeated), 2, 10, 2)
+    switch.check("x", counted(*repeated), 2, 10, 2)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_counters_that_show_every_sum_pass() -> None:
 )
 def test_counters_that_show_anything_else_are_an_error(verdicts: JobVerdicts, said: str) -> None:
     with pytest.raises(RefusedError, match=said):
-        switch._check("x", verdicts, 2, 10, 1)
+        switch.check("x", verdicts, 2, 10, 1)
 
 
 def test_without_bmv2_the_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +114,7 @@ def test_bmv2_is_measured_beside_it() -> None:
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     tree = json.loads(done.stdout)
     bmv2 = tree["targets"]["bmv2"]
-    assert bmv2["contributions"] == bmv2["results"] == 2 * 64 * switch.BATCHES // 2
+    assert bmv2["contributions"] == bmv2["results"] == 2 * 64 * switch.RUN
     assert tree["absent"] == {}
     embedded = tree["targets"]["embedded"]["contributions_per_s"]
     assert tree["ratio"] == embedded / bmv2["contributions_per_s"]
