@@ -170,8 +170,7 @@ class Network:
         """End what runs in the hosts, the switches, the links and the hosts, in this order."""
         if self._net is None:
             return
-        shells = {host.process for host in self.record.hosts}
-        processes.end(p for p in processes.inside(self.record.hosts) if p not in shells)
+        processes.end_guests(self.record)
         for node in self._net.switches:
             if node.child is not None:
                 node.child.stop()

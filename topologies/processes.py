@@ -15,6 +15,7 @@ from topologies.errors import NetworkError
 from topologies.record import HostRecord, NetRecord, Process
 
 GRACE_S = 2.0
+_PASSES = 5
 
 
 def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
@@ -33,19 +34,26 @@ def host_popen(record: NetRecord, host: str, argv: Sequence[str], **options: Any
 
 
 def inside(hosts: Iterable[HostRecord]) -> list[Process]:
-    """Return the processes in the hosts' network namespaces.
+    """Return the processes in the hosts' network namespaces, the hosts' own shells included.
 
-    A namespace's inode number is used again once the namespace is gone, so the host's interface
-    must be there too.
+    A namespace's inode number is used again once the namespace is gone: where the host's shell is not
+    there to hold it, the host's interface must be.
     """
-    interfaces = {host.netns: host.interface for host in hosts if host.netns is not None}
+    held = [host for host in hosts if host.netns is not None]
+    interfaces = {
+        host.netns: None if host.process is not None and host.process.alive() else host.interface
+        for host in held
+    }
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            interface = interfaces.get((entry / "ns/net").stat().st_ino)
-            if interface is not None and f"{interface}:" in (entry / "net/dev").read_text():
+            namespace = (entry / "ns/net").stat().st_ino
+            if namespace not in interfaces:
+                continue
+            interface = interfaces[namespace]
+            if interface is None or f"{interface}:" in (entry / "net/dev").read_text():
                 found.append(Process.of(int(entry.name)))
         except OSError:
             # It has ended since, or it is a kernel thread.
@@ -76,11 +84,21 @@ def _wait(processes: Iterable[Process], limit_s: float) -> list[Process]:
     return left
 
 
+def end_guests(record: NetRecord) -> None:
+    """End what runs in the hosts apart from their shells, also what enters them meanwhile."""
+    shells = {host.process for host in record.hosts}
+    for _ in range(_PASSES):
+        guests = [process for process in inside(record.hosts) if process not in shells]
+        if not guests:
+            return
+        end(guests)
+
+
 def sweep(record: NetRecord) -> None:
     """Remove what is left of a network, by its record alone: its processes and its interfaces."""
-    held = inside(record.hosts)
+    end_guests(record)
     named = [*(host.process for host in record.hosts), *(switch.process for switch in record.switches)]
-    end(dict.fromkeys([*held, *(process for process in named if process is not None)]))
+    end(process for process in named if process is not None)
     for interface in _present(record):
         _run_quietly(["ip", "link", "delete", interface])
     # The kernel removes a dead namespace's interfaces in its own time.

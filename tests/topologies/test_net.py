@@ -8,6 +8,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,19 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+@contextmanager
+def guest_in(record: NetRecord, host: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run something in a host that would go on for ever; it is in the namespace when the body begins."""
+    with processes.host_popen(record, host, ["sleep", "600"]) as guest:
+        try:
+            wait_until(
+                lambda: guest.pid in {process.pid for process in processes.inside(record.hosts)}, "the guest"
+            )
+            yield guest
+        finally:
+            guest.kill()
+
+
 def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str, tmp_path: Path) -> None:
     before = look()
     record = manager.up(star(3), name=name, target=target.name, elements=64, pcap=tmp_path / "caps")
@@ -109,10 +123,9 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
                     "generic-receive-offload",
                 )
             } == {"off"}
-    with processes.host_popen(record, "h2", ["sleep", "600"]) as guest:
-        identity = Process.of(guest.pid)
+    with guest_in(record, "h2") as guest:
         manager.down(record)
-        assert not identity.alive()
+        assert guest.wait(10) == -signal.SIGTERM
     assert ours(before, look(), record) == NOTHING
     assert not any(host.process is not None and host.process.alive() for host in record.hosts)
     assert record.switches[0].process is not None
@@ -122,7 +135,7 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
 def test_what_a_crashed_network_leaves_is_removed_by_its_record(target: Target, name: str) -> None:
     before = look()
     record = manager.up(star(2), name=name, target=target.name, elements=64)
-    with processes.host_popen(record, "h1", ["sleep", "600"]) as guest:
+    with guest_in(record, "h1") as guest:
         os.kill(record.owner.pid, signal.SIGKILL)
         wait_until(lambda: not record.owner.alive(), "the daemon's end")
         assert "its daemon" in records.load(name).dead()
