@@ -15,6 +15,10 @@ from wire.errors import P4ReduceError
 ERROR_SPACE = "p4reduce-embedded"
 """`space` of every p4.v1.Error and StreamError: the target that gives the codes their detail."""
 
+SUMMARY_LIMIT = 500
+DETAILS_LIMIT = 7400
+"""Bytes of details that fit the 8 KB of metadata which gRPC takes by default, with what else is in there."""
+
 
 class RpcError(P4ReduceError):
     """A request that cannot be served: `code` is canonical, the message names the object and the remedy."""
@@ -70,18 +74,36 @@ def precondition(message: str) -> RpcError:
     return RpcError(grpc.StatusCode.FAILED_PRECONDITION, message)
 
 
+def batch_summary(results: Sequence[RpcError | None]) -> str:
+    """Return one line about a partly failed Write: how much of it failed and what failed first."""
+    failed = [(index, error) for index, error in enumerate(results) if error is not None]
+    index, first = failed[0]
+    return (
+        f"Error(s) during Write: {len(failed)} of {len(results)} updates failed, "
+        f"first update {index}: {first.code.name}: {first}"
+    )[:SUMMARY_LIMIT]
+
+
 def batch_status(results: Sequence[RpcError | None]) -> bytes:
     """Return the serialized google.rpc.Status of a partly failed Write: a p4.v1.Error for each update.
 
     It travels as trailing metadata `grpc-status-details-bin`, with gRPC code UNKNOWN (spec 1.4, 12.3).
+    Clients refuse metadata beyond 8 KB unless told otherwise, and then see nothing of it: where the messages
+    do not fit, the codes go alone (some 200 of them do).
     """
+    whole = _status(results, with_messages=True)
+    return whole if len(whole) <= DETAILS_LIMIT else _status(results, with_messages=False)
+
+
+def _status(results: Sequence[RpcError | None], *, with_messages: bool) -> bytes:
     status = status_pb2.Status(code=grpc.StatusCode.UNKNOWN.value[0], message="Error(s) during Write")
     for result in results:
         error = p4runtime_pb2.Error()
         if result is not None:
             error.canonical_code = result.canonical
-            error.message = str(result)
-            error.space = ERROR_SPACE
+            if with_messages:
+                error.message = str(result)
+                error.space = ERROR_SPACE
         packed = any_pb2.Any()
         packed.Pack(error)
         status.details.append(packed)

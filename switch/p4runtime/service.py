@@ -10,6 +10,7 @@ is answered by a StreamError.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from switch.p4runtime.dataplane import Dataplane
 from switch.p4runtime.errors import (
     RpcError,
     batch_status,
+    batch_summary,
     denied,
     invalid,
     not_found,
@@ -33,6 +35,8 @@ from switch.p4runtime.errors import (
 )
 from switch.p4runtime.p4info import P4InfoView
 from switch.p4runtime.target import Target
+
+log = logging.getLogger("switch.p4runtime")
 
 API_VERSION = "1.3.0"
 """What simple_switch_grpc reports."""
@@ -132,8 +136,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         except RpcError as error:
             context.abort(error.code, str(error))
         if any(result is not None for result in results):
+            log.debug("%s", batch_summary(results))
             context.set_trailing_metadata((("grpc-status-details-bin", batch_status(results)),))
-            context.abort(grpc.StatusCode.UNKNOWN, "Error(s) during Write")
+            context.abort(grpc.StatusCode.UNKNOWN, batch_summary(results))
         return p4runtime_pb2.WriteResponse()
 
     def Read(  # noqa: N802
@@ -277,6 +282,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _commit(self, target: Target) -> None:
         self._dataplane.attach(target.device)
         self._running = target
+        log.info("the pipeline is now %s: %d tables", target.device.program.name, len(target.view.tables))
         if self._saved is not None:
             self._saved.device.close()
             self._saved = None

@@ -66,7 +66,7 @@ class Controller:
     def __init__(self, address: str, election: int = 0, device_id: int = DEVICE_ID) -> None:
         self.device_id = device_id
         self.election = p4.Uint128(high=election >> 64, low=election & (2**64 - 1)) if election else None
-        self.channel = grpc.insecure_channel(address)
+        self.channel = grpc.insecure_channel(address, options=[("grpc.max_metadata_size", 1 << 18)])
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self._requests: queue.Queue[Any] = queue.Queue()
         self._stream: Any = None
@@ -191,7 +191,7 @@ def octets(value: int) -> bytes:
 
 
 def code_name(number: int) -> str:
-    return next(code.name for code in grpc.StatusCode if code.value[0] == number)
+    return str(next(code.name for code in grpc.StatusCode if code.value[0] == number))
 
 
 def table(kind: int, entry: p4.TableEntry) -> p4.Update:
@@ -200,6 +200,11 @@ def table(kind: int, entry: p4.TableEntry) -> p4.Update:
 
 def update(kind: int, **entity: Any) -> p4.Update:
     return p4.Update(type=kind, entity=p4.Entity(**entity))
+
+
+def read_table(client: Controller, name: str, **filters: Any) -> list[p4.TableEntry]:
+    entry = client.entry(name, **filters)
+    return [entity.table_entry for entity in client.read(p4.Entity(table_entry=entry))]
 
 
 def group(number: int, replicas: Iterable[tuple[int, int]]) -> p4.PacketReplicationEngineEntry:
