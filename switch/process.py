@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 
 from switch.device import SwitchDevice
@@ -122,10 +124,20 @@ def main(arguments: Sequence[str]) -> int:
 def run(arguments: Sequence[str]) -> None:
     """Run main as a whole process. A compiler run that is under way does not hold up the end."""
     code = main(arguments)
+    end_children(os.getpid())
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def end_children(parent: int) -> None:
+    """End the processes below one: a compiler that works for a push that nobody waits for any more."""
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread or the child has ended by itself
+            for child in map(int, children.read_text().split()):
+                end_children(child)
+                os.kill(child, signal.SIGTERM)
 
 
 def set_up_logging(options: Options) -> None:

@@ -56,8 +56,8 @@ class P4RuntimeServer:
         """Answer calls."""
         self._server.start()
 
-    def stop(self, limit: float = 0.5) -> None:
+    def stop(self, limit: float = 0.2) -> None:
         """End the streams and the server; calls under way get `limit` seconds."""
         self._service.stop()
-        self._server.stop(limit).wait(limit + 1)
+        self._server.stop(limit).wait(limit + 0.3)
         self._pool.shutdown(wait=False)

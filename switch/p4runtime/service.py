@@ -280,7 +280,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._saved = target
 
     def _commit(self, target: Target) -> None:
-        self._dataplane.attach(target.device)
+        try:
+            self._dataplane.attach(target.device)
+        except SwitchError as error:
+            target.device.close()
+            raise RpcError(grpc.StatusCode.INTERNAL, str(error)) from error
         self._running = target
         log.info("the pipeline is now %s: %d tables", target.device.program.name, len(target.view.tables))
         if self._saved is not None:
