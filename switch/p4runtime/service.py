@@ -144,18 +144,20 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def Read(  # noqa: N802
         self, request: p4runtime_pb2.ReadRequest, context: grpc.ServicerContext
     ) -> Iterator[p4runtime_pb2.ReadResponse]:
-        """Send what the entities select, some READ_CHUNK at a time; on an error nothing but the error."""
-        try:
-            self._check_device(request.device_id)
-            with self._lock:
-                target = self._target()
-                found = list(
-                    itertools.chain.from_iterable(target.read(wanted) for wanted in request.entities)
-                )
-        except RpcError as error:
-            context.abort(error.code, str(error))
-        for start in range(0, max(len(found), 1), READ_CHUNK):
-            yield p4runtime_pb2.ReadResponse(entities=found[start : start + READ_CHUNK])
+        """Send what the entities select, READ_CHUNK at a time; writes may come in between."""
+        found: Iterator[p4runtime_pb2.Entity] = iter(())
+        chunk: list[p4runtime_pb2.Entity] | None = None
+        while chunk is None or len(chunk) == READ_CHUNK:
+            try:
+                with self._lock:
+                    if chunk is None:
+                        self._check_device(request.device_id)
+                        target = self._target()
+                        found = itertools.chain.from_iterable(map(target.read, request.entities))
+                    chunk = list(itertools.islice(found, READ_CHUNK))
+            except RpcError as error:
+                context.abort(error.code, str(error))
+            yield p4runtime_pb2.ReadResponse(entities=chunk)
 
     def StreamChannel(  # noqa: N802
         self, request_iterator: Iterator[p4runtime_pb2.StreamMessageRequest], context: grpc.ServicerContext
