@@ -22,7 +22,8 @@ def random_values(rig: Rig, n: int, seed: int = 0) -> np.ndarray:
 
 def summed(rows: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return np.add.reduce(rows, axis=0, dtype=np.int32)
+        total: np.ndarray = np.add.reduce(rows, axis=0, dtype=np.int32)
+    return total
 
 
 def received(packets: list[tuple[int, bytes]]) -> dict[int, Frame]:
