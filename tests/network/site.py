@@ -43,6 +43,8 @@ JOB, LEAF_JOB = 7, 9
 WINDOW = 4
 EPOCH = 1000
 LEAF_BASE, LEAF_GROUP, LEAF_RID = 100, 50, 500
+LATE = HOSTS - 1
+"""The worker that job 9 had in its last epoch; nobody has withdrawn its entry."""
 LEAF_PORT = 6000
 """UDP port of this switch as a worker of s2."""
 
@@ -82,7 +84,8 @@ def _install_leaf(switch: Switch, record: NetRecord, program: Program) -> None:
     port = job_port(LEAF_JOB)
     pool = Pool(LEAF_BASE, WINDOW, EPOCH, LEAF_GROUP)
     up = Uplink(UPLINK, here.mac, parent.mac, here.ip, parent.ip, LEAF_PORT, port)
-    insert(switch, [multicast_group(LEAF_GROUP, [(w + 1, LEAF_RID + w) for w in range(2)])])
+    # The last copy has no receiver.
+    insert(switch, [multicast_group(LEAF_GROUP, [(w + 1, LEAF_RID + w) for w in range(3)])])
     for w in range(2):
         host = record.host(f"h{w + 1}")
         receiver = program.receivers.receiver(
@@ -97,6 +100,8 @@ def _install_leaf(switch: Switch, record: NetRecord, program: Program) -> None:
         sender = Sender(w + 1, host.ip, udp_port(w, LEAF_JOB), port)
         insert(switch, [receiver, program.admission.leaf_worker(sender, w, 2, pool, up)])
     insert(switch, [program.admission.parent(Sender(UPLINK, parent.ip, port, LEAF_PORT), 2, pool)])
+    late = Sender(HOSTS, record.host(f"h{HOSTS}").ip, udp_port(LATE, LEAF_JOB), port)
+    insert(switch, [program.admission.worker(late, LATE, 2, Pool(LEAF_BASE, WINDOW, EPOCH - 1, LEAF_GROUP))])
 
 
 def set_faults(switch: Switch, shares: Shares) -> None:
