@@ -32,8 +32,6 @@ def pieces(t: ir.HeaderType) -> list[Piece]:
     while i < len(fields):
         f = fields[i]
         if f.varbit:
-            if bit % 8:
-                raise LoadError(f"varbit field {t.name}.{f.name}", "it does not start on a byte")
             out.append(Piece("varbit", bit // 8, i, i, 0))
             bit, i = 0, i + 1
             continue
@@ -51,7 +49,7 @@ def pieces(t: ir.HeaderType) -> list[Piece]:
             j += 1
             total += fields[j].width
         if total % 8:
-            raise LoadError(f"header type {t.name!r}", "its fields before the varbit do not fill whole bytes")
+            raise LoadError(f"varbit of header type {t.name!r}", "it does not start on a byte")
         out.append(Piece("chunk" if total <= 64 else "wide", bit // 8, i, j, total))
         bit, i = bit + total, j + 1
     return out

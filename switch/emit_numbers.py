@@ -383,7 +383,9 @@ class Numbers(Places):
 
     def _saturate(self, b: Block, e: ir.Expr, least: int, most: int, n: int) -> Val:
         interval = self.bounds.of(e)
-        tw = type_width(max(bits((min(interval[0], least), max(interval[1], most))) + 1, n if least < 0 else 1))
+        tw = type_width(
+            max(bits((min(interval[0], least), max(interval[1], most))) + 1, n if least < 0 else 1)
+        )
         v = self.exact(b, e, tw)
         tw = v.tw
         t = b.temp()

@@ -10,13 +10,33 @@ from typing import Any
 J = dict[str, Any]
 
 STANDARD = [
-    ("ingress_port", 9), ("egress_spec", 9), ("egress_port", 9), ("instance_type", 32), ("packet_length", 32),
-    ("enq_timestamp", 32), ("enq_qdepth", 19), ("deq_timedelta", 32), ("deq_qdepth", 19),
-    ("ingress_global_timestamp", 48), ("egress_global_timestamp", 48), ("mcast_grp", 16), ("egress_rid", 16),
-    ("checksum_error", 1), ("parser_error", 32), ("priority", 3), ("_padding", 3),
-]  # fmt: skip
-ERRORS = ("NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort", "ParserTimeout",
-          "ParserInvalidArgument")  # fmt: skip
+    ("ingress_port", 9),
+    ("egress_spec", 9),
+    ("egress_port", 9),
+    ("instance_type", 32),
+    ("packet_length", 32),
+    ("enq_timestamp", 32),
+    ("enq_qdepth", 19),
+    ("deq_timedelta", 32),
+    ("deq_qdepth", 19),
+    ("ingress_global_timestamp", 48),
+    ("egress_global_timestamp", 48),
+    ("mcast_grp", 16),
+    ("egress_rid", 16),
+    ("checksum_error", 1),
+    ("parser_error", 32),
+    ("priority", 3),
+    ("_padding", 3),
+]
+ERRORS = (
+    "NoError",
+    "PacketTooShort",
+    "NoMatch",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
+    "ParserInvalidArgument",
+)
 
 
 def field(header: str, name: str) -> J:
@@ -87,19 +107,37 @@ class Builder:
                 [f"{home}.{n}", [META, n]]
                 for home, names in (
                     ("queueing_metadata", ("enq_timestamp", "enq_qdepth", "deq_timedelta", "deq_qdepth")),
-                    ("intrinsic_metadata", ("ingress_global_timestamp", "egress_global_timestamp", "mcast_grp",
-                                            "egress_rid", "priority")),
+                    (
+                        "intrinsic_metadata",
+                        (
+                            "ingress_global_timestamp",
+                            "egress_global_timestamp",
+                            "mcast_grp",
+                            "egress_rid",
+                            "priority",
+                        ),
+                    ),
                 )
                 for n in names
             ],
-        }  # fmt: skip
+        }
         self.header(META, STANDARD, metadata=True)
 
     def header(
-        self, name: str, fields: list[Any], *, metadata: bool = False, emit: bool = True, max_length: int | None = None
+        self,
+        name: str,
+        fields: list[Any],
+        *,
+        metadata: bool = False,
+        emit: bool = True,
+        max_length: int | None = None,
     ) -> None:
         """A header with a type of its own; fields are (name, width[, signed[, saturating]])."""
-        kind: J = {"name": name + "_t", "id": len(self.root["header_types"]), "fields": [list(f) for f in fields]}
+        kind: J = {
+            "name": name + "_t",
+            "id": len(self.root["header_types"]),
+            "fields": [list(f) for f in fields],
+        }
         if max_length is not None:
             kind["max_length"] = max_length
         self.root["header_types"].append(kind)
@@ -117,11 +155,20 @@ class Builder:
         stacks = self.root["header_stacks"]
         stacks.append({"name": name, "id": len(stacks), "header_type": kind, "size": size, "header_ids": ids})
 
-    def state(self, name: str, ops: list[J], key: list[J] | None = None, transitions: list[J] | None = None) -> None:
+    def state(
+        self, name: str, ops: list[J], key: list[J] | None = None, transitions: list[J] | None = None
+    ) -> None:
         states = self.root["parsers"][0]["parse_states"]
         default = [{"type": "default", "value": None, "mask": None, "next_state": None}]
-        states.append({"name": name, "id": len(states), "parser_ops": ops, "transition_key": key or [],
-                       "transitions": transitions or default})  # fmt: skip
+        states.append(
+            {
+                "name": name,
+                "id": len(states),
+                "parser_ops": ops,
+                "transition_key": key or [],
+                "transitions": transitions or default,
+            }
+        )
 
     def action(self, name: str, body: list[J], params: list[tuple[str, int]] | None = None) -> int:
         number = len(self.root["actions"])
@@ -144,13 +191,27 @@ class Builder:
         kinds = [k["match_type"] for k in key]
         match = next((m for m in ("range", "ternary", "lpm") if m in kinds), "exact")
         table: J = {
-            "name": name, "id": len(tables), "key": key, "match_type": match, "type": "simple", "max_size": 1024,
-            "with_counters": False, "support_timeout": False, "direct_meters": None, "action_ids": actions,
-            "actions": names, "base_default_next": None, "next_tables": dict.fromkeys(names),
-            "default_entry": {"action_id": default, "action_const": not key, "action_data": [],
-                              "action_entry_const": not key},
+            "name": name,
+            "id": len(tables),
+            "key": key,
+            "match_type": match,
+            "type": "simple",
+            "max_size": 1024,
+            "with_counters": False,
+            "support_timeout": False,
+            "direct_meters": None,
+            "action_ids": actions,
+            "actions": names,
+            "base_default_next": None,
+            "next_tables": dict.fromkeys(names),
+            "default_entry": {
+                "action_id": default,
+                "action_const": not key,
+                "action_data": [],
+                "action_entry_const": not key,
+            },
             "source_info": {"filename": "test.p4", "line": 77, "column": 1, "source_fragment": name},
-        }  # fmt: skip
+        }
         table.update(more)
         tables.append(table)
 
@@ -168,7 +229,9 @@ class Builder:
 
     def meter(self, name: str, size: int, kind: str = "packets") -> None:
         arrays = self.root["meter_arrays"]
-        arrays.append({"name": name, "id": len(arrays), "size": size, "is_direct": False, "rate_count": 2, "type": kind})
+        arrays.append(
+            {"name": name, "id": len(arrays), "size": size, "is_direct": False, "rate_count": 2, "type": kind}
+        )
 
     def calculation(self, name: str, algorithm: str, inputs: list[J]) -> None:
         calcs = self.root["calculations"]
@@ -189,7 +252,14 @@ class Builder:
 
 
 def _pipeline(name: str, number: int) -> J:
-    return {"name": name, "id": number, "init_table": None, "tables": [], "action_profiles": [], "conditionals": []}
+    return {
+        "name": name,
+        "id": number,
+        "init_table": None,
+        "tables": [],
+        "action_profiles": [],
+        "conditionals": [],
+    }
 
 
 def key(match: str, header: str, name: str) -> J:

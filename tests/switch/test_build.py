@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling: the cache and what may go wrong with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from switch.build import build, cache_folder
+from switch.device import SwitchDevice
+from switch.emit import emit_program
+from switch.errors import BuildError
+from switch.load import load_program
+from tests.switch.programs import simple, to_port
+
+JSON = simple([("a", 8)], [to_port(1)]).json
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "p4reduce"
+
+
+def test_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = emit_program(load_program(JSON))
+    first = build(source)
+    assert first.parent == cache
+    assert cache.stat().st_mode & 0o777 == 0o700
+    stamp = first.stat().st_mtime_ns
+    assert build(source) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert build(source + "\n") != first
+    assert not [p for p in cache.iterdir() if p.suffix not in (".so", ".o", ".c")]
+
+
+def test_a_folder_that_others_may_write_is_refused(cache: Path) -> None:
+    cache.mkdir(mode=0o700)
+    cache.chmod(0o777)
+    with pytest.raises(BuildError, match="not ours alone"):
+        SwitchDevice.load(JSON)
+
+
+def test_a_link_instead_of_the_folder_is_refused(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    cache.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BuildError, match="not ours alone"):
+        cache_folder()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(cache: Path) -> None:
+    cache.mkdir(mode=0o700)
+    os.chown(cache, 12345, -1)
+    with pytest.raises(BuildError, match="owner 12345"):
+        cache_folder()
+
+
+def test_a_file_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(BuildError, match="XDG_CACHE_HOME"):
+        cache_folder()
+
+
+def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(BuildError, match="apt install"):
+        SwitchDevice.load(JSON)
+
+
+def test_what_the_compiler_said_is_told(cache: Path) -> None:
+    with pytest.raises(BuildError, match="expected"):
+        build("int main( {")
+    assert not list(cache.glob("program-*.so"))
+
+
+def test_a_broken_cached_file(cache: Path) -> None:
+    path = build(emit_program(load_program(JSON)))
+    path.write_bytes(b"rubbish")
+    with pytest.raises(BuildError, match="remove it"):
+        SwitchDevice.load(JSON)
+
+
+def test_two_processes_at_once(cache: Path) -> None:
+    code = (
+        "import sys\nfrom switch.device import SwitchDevice\n"
+        "with SwitchDevice.load(sys.stdin.read()) as d:\n    print(d.process([(0, b'x')]))"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    for p in runs:
+        assert p.stdin is not None
+        p.stdin.write(JSON)
+        p.stdin.close()
+    for p in runs:
+        assert p.stdout is not None
+        assert p.stdout.read() == "[(1, b'x')]\n"
+        assert p.wait(timeout=120) == 0
+        p.stdout.close()
+    assert len(list(cache.glob("program-*.so"))) == 1
+
+
+def test_generated_code_and_runtime_compile_without_warnings(cache: Path) -> None:
+    build(emit_program(load_program(JSON)), extra_flags=("-Werror",))
