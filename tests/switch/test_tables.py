@@ -97,7 +97,8 @@ def test_lookups(device: tuple[str, SwitchDevice], data: st.DataObject) -> None:
         except DuplicateEntry:
             continue
         entries.append((match, weight_, i))
-    if entries and data.draw(st.booleans()):
+    shrink = data.draw(st.booleans())
+    if entries and shrink:
         gone = data.draw(st.integers(0, len(entries) - 1))
         d.table_delete("t", handles.pop(gone))
         entries.pop(gone)
