@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random and mutated packets through a program built with sanitizers: `python -m tests.switch.fuzz JSON N SEED`.
+"""Random and mutated packets through a program built with sanitizers.
 
-Run under AddressSanitizer it needs LD_PRELOAD=$(cc -print-file-name=libasan.so) (see test_fuzz.py). A fault of
-the generated code or the runtime ends the process with the sanitizer's report.
+`python -m tests.switch.fuzz JSON COUNT SEED [HEX...]`; under AddressSanitizer it needs libasan in LD_PRELOAD
+(see test_fuzz.py). A fault of the generated code or the runtime ends the process with the sanitizer's report.
 """
 
 from __future__ import annotations
