@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wire.constants import MAX_WORKERS
+from wire.errors import P4ReduceError
+
 if TYPE_CHECKING:
     from training.run import Options, Outcome
 
 app = typer.Typer()
+
+
+class OptionError(P4ReduceError):
+    """An option that no run can have; carries it as given."""
+
+    def __init__(self, option: str, allowed: str) -> None:
+        super().__init__(f"{option}: {allowed}")
+        self.option = option
 
 
 @app.command()
@@ -30,8 +41,12 @@ def train(
     ] = None,
 ) -> None:
     """Train a classifier data-parallel; the switch sums every gradient. Checks its own result."""
+    if not 1 <= workers <= MAX_WORKERS:
+        raise OptionError(
+            f"--workers {workers}", f"a star has 1 to {MAX_WORKERS}, the bits of a switch's slot"
+        )
     if not 0 <= loss < 100:
-        raise typer.BadParameter("a percentage of 0 or more and under 100", param_hint="--loss")
+        raise OptionError(f"--loss {loss:g}", "a percentage of 0 or more and under 100")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

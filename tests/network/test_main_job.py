@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `p4reduce train` as people run it: what it says, what it leaves, and how it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from topologies import record as records
+from topologies.spec import star
+from topologies.targets import Target
+from wire.constants import frame_bytes, job_port
+
+COMMAND = Path(sys.executable).with_name("p4reduce")
+LIMIT_S = 240.0
+ELEMENTS = 256
+NAME = "run"
+"""Of the network that the command brings up."""
+
+
+def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(COMMAND), "train", *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def left(token: str) -> list[str]:
+    """Name the interfaces, processes and records that a run has left."""
+    found = [name for name in os.listdir("/sys/class/net") if name.startswith(f"{token}-")]
+    home = str(records.RUN_ROOT / NAME)
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if f"@{token}-" in words or os.readlink(entry / "cwd").startswith(home):
+                found.append(f"{entry.name}: {words}")
+        except OSError:
+            continue  # it has ended since, or is a kernel thread
+    return found + [name for name in records.names() if name == NAME]
+
+
+@pytest.mark.root
+def test_it_trains_checks_itself_and_leaves_captures_alone(target: Target, tmp_path: Path) -> None:
+    from scapy.utils import RawPcapReader
+
+    if NAME in records.names() and not records.load(NAME).dead():
+        pytest.skip(f"a network {NAME} is up on this machine: p4reduce net down --net {NAME}")
+    token = records.new_record(NAME, star(2), target=target.name, elements=ELEMENTS, slots=1024).token
+    captures = tmp_path / "captures"
+    done = train(
+        *("--workers", "2", "--elements", str(ELEMENTS), "--loss", "2", "--seed", "7"),
+        *("--switch", target.name, "--pcap", str(captures)),
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert left(token) == []
+    lines = done.stdout.splitlines()
+    checks = [line for line in lines if line.startswith(("ok ", "FAILED "))]
+    assert len(checks) == 2
+    assert all(line.startswith("ok ") for line in checks)
+    assert "bit for bit: 630 all-reduces at 2 ranks" in checks[0]
+    assert [line for line in lines if line.startswith("epoch ")][-1].startswith("epoch 30/30  loss 0.")
+    assert any("switch target" in line and target.name in line for line in lines)
+
+    files = sorted(captures.iterdir())
+    assert [file.name for file in files] == [
+        f"{token}-s1-{p}_{way}.pcap" for p in (1, 2) for way in ("in", "out")
+    ]
+    for file in files:
+        towards_switch = file.name.endswith("_in.pcap")
+        with RawPcapReader(str(file)) as reader:
+            frames = [frame for frame, _ in reader]
+        ports = slice(36, 38) if towards_switch else slice(34, 36)
+        sums = [f for f in frames if f[12:14] == b"\x08\x00" and f[ports] == job_port(0).to_bytes(2, "big")]
+        # 630 all-reduces of 9,610 values and at least one header packet each, whatever was lost on the way.
+        assert len(sums) > 630 * (9610 // ELEMENTS + 1) * (1 if towards_switch else 0.95)
+        assert {len(f) for f in sums} == {frame_bytes(ELEMENTS)}
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--workers", "0"], "--workers 0"),
+        (["--workers", "65"], "--workers 65"),
+        (["--loss", "200"], "--loss 200"),
+        (["--loss", "-1"], "--loss -1"),
+        (["--elements", "100"], "--elements 100"),
+        (["--switch", "tofino"], "tofino"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(options: list[str], names: str, tmp_path: Path) -> None:
+    done = train(*options, folder=tmp_path)
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert names in line
+    assert done.stdout.strip() == ""
