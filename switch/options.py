@@ -40,6 +40,8 @@ class Options:
     grpc_address: str
     cpu_port: int | None
     drop_port: int
+    super_packets: bool
+    """Whether packets of one flow leave together, see switch/runtime/io_super.h."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,6 +92,7 @@ def parse(arguments: Sequence[str]) -> Options:
         grpc_address=more.grpc_server_addr,
         cpu_port=more.cpu_port,
         drop_port=more.drop_port,
+        super_packets=not given.no_super_packets,
     )
 
 
@@ -122,6 +125,11 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     general.add_argument("--device-id", metavar="N", type=_number, default=0, help="P4Runtime's (default 0)")
     general.add_argument(
         "--pcap", metavar="DIR", type=Path, help="write INTERFACE_in.pcap and _out.pcap there"
+    )
+    general.add_argument(
+        "--no-super-packets",
+        action="store_true",
+        help="send every packet by itself, also where Linux would take many of a flow at once",
     )
     general.add_argument("--log-console", action="store_true", help="log to the standard output")
     general.add_argument("--log-file", metavar="FILE", type=Path, help="log to a file")

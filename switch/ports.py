@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from switch import build
+from switch import build, super_packets
 from switch.device import SwitchDevice
 from switch.errors import DeviceError, SwitchError
 from switch.p4runtime.errors import RpcError, exhausted, precondition
 
 log = logging.getLogger("switch.ports")
 
-IO_SOURCES = ("io.c", "io_port.c")
+IO_SOURCES = ("io.c", "io_port.c", "io_queue.c", "io_super.c")
 WAIT_MS = 1000
 """The reader of events looks up at least this often."""
 JOIN_S = 5.0
@@ -47,6 +47,8 @@ class PortStats:
     tx_bytes: int
     tx_dropped: int
     tx_errors: int
+    rx_supers: int
+    tx_supers: int
 
 
 class _Stats(ctypes.Structure):
@@ -82,15 +84,18 @@ def io_library() -> Path:
 class Ports:
     """A Dataplane on network interfaces. Add ports, start, attach devices; close ends all of it."""
 
-    def __init__(self, library: Path, cpu_port: int | None) -> None:
+    def __init__(self, library: Path, cpu_port: int | None, *, join: bool = True) -> None:
         """Prepare without ports. `library` is what runtime/io.c was compiled to.
+
+        Super-packets that come are cut up in any case; without `join` every frame leaves alone.
 
         Raises:
             SwitchError: out of memory or file descriptors.
         """
         self._c = _declare(ctypes.CDLL(str(library)))
         self._cpu_port = cpu_port
-        self._io: int | None = self._c.io_new(-1 if cpu_port is None else cpu_port)
+        protocols = _joined_protocols() if join else 0
+        self._io: int | None = self._c.io_new(-1 if cpu_port is None else cpu_port, protocols)
         if not self._io:
             raise SwitchError("cannot set up packet I/O: out of memory or file descriptors")
         self._names: dict[int, str] = {}
@@ -207,10 +212,26 @@ class Ports:
             log.error("%s: the capture ends here, it cannot be written%s", where, why)
 
 
+_JOIN_TCP, _JOIN_UDP = 1, 2
+
+
+def _joined_protocols() -> int:
+    """What may leave in super-packets (io_join), with a warning where UDP's cannot."""
+    why = super_packets.udp_missing()
+    if why is None:
+        return _JOIN_TCP | _JOIN_UDP
+    log.warning(
+        "UDP packets go one by one: %s. Super-packets of hosts are lost: switch them off at the other end of "
+        "each link, ethtool -K INTERFACE tx-udp-segmentation off",
+        why,
+    )
+    return _JOIN_TCP
+
+
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_uint32
     signatures: dict[str, tuple[object, list[object]]] = {
-        "io_new": (pointer, [ctypes.c_int64]),
+        "io_new": (pointer, [ctypes.c_int64, ctypes.c_uint]),
         "io_free": (None, [pointer]),
         "io_add_port": (ctypes.c_int, [pointer, number, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p]),
         "io_start": (ctypes.c_int, [pointer]),

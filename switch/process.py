@@ -71,7 +71,7 @@ class RunningSwitch:
 
     def _start(self) -> None:
         options = self._options
-        ports = self._ports = Ports(io_library(), options.cpu_port)
+        ports = self._ports = Ports(io_library(), options.cpu_port, join=options.super_packets)
         for number, interface in options.interfaces:
             ports.add(number, interface, options.pcap)
         service = P4RuntimeService(options.device_id, self._load, ports)

@@ -33,6 +33,9 @@ def net_up(
     pcap: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
     ] = None,
+    super_packets: Annotated[
+        bool, typer.Option("--super-packets/--no-super-packets", help="Many packets at once (embedded only).")
+    ] = True,
 ) -> None:
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
@@ -40,7 +43,13 @@ def net_up(
 
     spec = describe(topology, hosts)
     record = manager.up(
-        spec, name=name or topology, target=switch, elements=elements, pcap=pcap, say=typer.echo
+        spec,
+        name=name or topology,
+        target=switch,
+        elements=elements,
+        pcap=pcap,
+        super_packets=super_packets,
+        say=typer.echo,
     )
     first, last = record.hosts[0], record.hosts[-1]
     option = f" --net {record.name}" if len(records.names()) > 1 else ""

@@ -42,14 +42,16 @@ def up(
     target: str | None = None,
     elements: int = 256,
     pcap: Path | None = None,
+    super_packets: bool = True,
     root: Path = RUN_ROOT,
     say: Say = _quiet,
 ) -> NetRecord:
     """Bring a network up, load its P4 program, verify it with a packet; return its record.
 
     `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per interface and
-    direction, `say` gets a line about each step. Whatever fails, nothing is left running: a subclass of
-    P4ReduceError says what and where the logs are.
+    direction, `say` gets a line about each step. Without `super_packets` every packet travels alone and
+    whole, as always with bmv2. Whatever fails, nothing is left running: a subclass of P4ReduceError says what
+    and where the logs are.
     """
     if elements not in ELEMENT_CHOICES:
         choices = " or ".join(map(str, ELEMENT_CHOICES))
@@ -67,6 +69,7 @@ def up(
         elements=elements,
         slots=chosen.default_slots,
         pcap=None if pcap is None else str(pcap),
+        super_packets=super_packets and chosen.super_packets,
         root=root,
     )
     record.claim()

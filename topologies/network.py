@@ -2,14 +2,17 @@
 """A network built with Mininet: hosts in namespaces, veth links, switches in the root namespace.
 
 Mininet's own defaults would be in the way: no controller, no Open vSwitch; interface names that carry the
-network's token; and everything quiet before it goes up (no IPv6, no offloads), since a packet that
-nobody sent deliberately is one too many for a slot.
+network's token; and everything quiet before it goes up (no IPv6), since a packet that nobody sent
+deliberately is one too many for a slot. Where the switch takes super-packets, the kernel's offloads stay as
+they are; elsewhere all are off, since a switch must see packets as a cable would carry them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,10 @@ from topologies.targets import SwitchProcess, Target
 log = logging.getLogger(__name__)
 
 OFFLOADS = ("rx", "tx", "sg", "tso", "gso", "gro")
+UNKNOWN_OFFLOADS = ("gro", "tx-checksum-sctp", "tx-sctp-segmentation")
+"""Those that a switch with super-packets does not undo, or that gain nothing on a veth pair."""
+UDP_SUPER_PACKETS = (6, 2)
+"""Linux from which a packet socket takes them."""
 _DONE = "p4reduce-done"
 
 
@@ -40,15 +47,26 @@ def _ipv6_off(interface: str) -> str:
     return f"{{ [ ! -d /proc/sys/net/ipv6 ] || echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6; }}"
 
 
+def offloads_off(super_packets: bool, release: str) -> tuple[str, ...]:
+    """Return ethtool's names of the features to switch off, with Linux of this release (as `uname -r`)."""
+    if not super_packets:
+        return OFFLOADS
+    version = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+    return UNKNOWN_OFFLOADS if version >= UDP_SUPER_PACKETS else (*UNKNOWN_OFFLOADS, "tx-udp-segmentation")
+
+
 class QuietIntf(Intf):
     """An interface that is set up wholly before it goes up."""
 
-    def config(self, rate_mbit: float | None = None, **_params: Any) -> dict[str, Any]:
+    def config(
+        self, rate_mbit: float | None = None, super_packets: bool = False, **_params: Any
+    ) -> dict[str, Any]:
         """Set MTU, offloads, IPv6 and rate, then bring the interface up; NetworkError when refused."""
+        off = offloads_off(super_packets, platform.release())
         conf = f"/proc/sys/net/ipv4/conf/{self.name}"
         commands = [
             f"ip link set {self.name} mtu {MTU}",
-            f"ethtool -K {self.name} {' '.join(f'{feature} off' for feature in OFFLOADS)} >/dev/null",
+            f"ethtool -K {self.name} {' '.join(f'{feature} off' for feature in off)} >/dev/null",
             _ipv6_off(self.name),
         ]
         if not self.node.inNamespace:
@@ -94,6 +112,7 @@ class NetSwitch(Switch):
             log=Path(self.entry.log),
             directory=self.record.directory,
             pcap=self.record.pcap,
+            super_packets=self.record.super_packets,
         )
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 (Mininet's name)
@@ -159,6 +178,7 @@ class Network:
             addr1=mac(link.a.node, link.a.port),
             addr2=mac(link.b.node, link.b.port),
             rate_mbit=link.rate_mbit,
+            super_packets=self.record.super_packets,
         )
 
     def ended_switches(self) -> dict[str, int]:

@@ -109,6 +109,8 @@ class NetRecord:
     links: tuple[LinkRecord, ...]
     state: str = "starting"
     pcap: str | None = None
+    super_packets: bool = False
+    """Whether hosts and switches hand each other super-packets and leave checksums to each other."""
     version: int = RECORD_VERSION
     root: Path = field(default=RUN_ROOT, compare=False)
 
@@ -224,6 +226,7 @@ def new_record(
     elements: int,
     slots: int,
     pcap: str | None = None,
+    super_packets: bool = False,
     root: Path = RUN_ROOT,
     interfaces: Path = Path("/sys/class/net"),
 ) -> NetRecord:
@@ -269,6 +272,7 @@ def new_record(
         switches=tuple(switch_record(switch) for switch in spec.switches),
         links=links,
         pcap=pcap,
+        super_packets=super_packets,
         root=root,
     )
 

@@ -40,6 +40,8 @@ class Target(ABC):
     """Slots of a job's pool that suit this target's queues."""
     memory_mb: int
     """Memory that one switch with the default program takes."""
+    super_packets: bool
+    """Whether it takes what the kernel's offloads leave undone: super-packets and checksums not computed."""
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -58,9 +60,18 @@ class Target(ABC):
         return self.missing() is None
 
     def command(
-        self, device_id: int, ports: Mapping[int, str], grpc: str, directory: Path, pcap: str | None
+        self,
+        device_id: int,
+        ports: Mapping[int, str],
+        grpc: str,
+        directory: Path,
+        pcap: str | None,
+        super_packets: bool = True,
     ) -> list[str]:
-        """Return the whole command line of a switch with these ports (number → interface)."""
+        """Return the whole command line of a switch with these ports (number → interface).
+
+        Without `super_packets` a target that has them is told to do without.
+        """
         interfaces = [word for port, name in sorted(ports.items()) for word in ("-i", f"{port}@{name}")]
         return [
             *self.program(),
@@ -69,6 +80,7 @@ class Target(ABC):
             *interfaces,
             "--no-p4",
             *(["--pcap", pcap] if pcap else []),
+            *(["--no-super-packets"] if self.super_packets and not super_packets else []),
             *self.extra_flags(directory, device_id),
             "--",
             "--grpc-server-addr",
@@ -87,6 +99,7 @@ class EmbeddedTarget(Target):
     default_slots = 16384
     default_window = 256
     memory_mb = 200
+    super_packets = True
 
     def missing(self) -> str | None:
         """See Target.missing."""
@@ -105,6 +118,7 @@ class Bmv2Target(Target):
     default_slots = 1024
     default_window = 64  # its egress queues hold 64 packets
     memory_mb = 300
+    super_packets = False
 
     def missing(self) -> str | None:
         """See Target.missing."""
@@ -186,6 +200,7 @@ class SwitchProcess:
         log: Path,
         directory: Path,
         pcap: str | None = None,
+        super_packets: bool = True,
     ) -> None:
         self.target = target
         self.name = name
@@ -194,7 +209,7 @@ class SwitchProcess:
         with log.open("ab") as sink:
             try:
                 self._child = subprocess.Popen(
-                    target.command(device_id, ports, self.grpc, directory, pcap),
+                    target.command(device_id, ports, self.grpc, directory, pcap, super_packets),
                     stdin=subprocess.DEVNULL,
                     stdout=sink,
                     stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread of io.h. A batch is what one recvmmsg of one port gave: it runs through the program at once,
- * what it emits is copied into the ports' send queues, and these leave with one sendmmsg each. */
+/* The thread of io.h. A batch is what one recvmmsg of one port gave: it runs through the program, super-packets cut
+ * up, what it emits is copied into the ports' send queues, and these leave with one sendmmsg each. */
 #include "io_internal.h"
 
 #include <errno.h>
@@ -14,22 +14,14 @@
 
 #define PORT_NUMBERS 65536
 #define MAX_PORTS 1024
-#define STRIDE (HEADROOM + SW_MAX_PACKET + 1 + 192) /* no power of two: buffers would share cache sets */
+#define MESSAGE (sizeof(super_header) + 65536 + 64) /* a frame of 64 KiB and its Ethernet headers */
+#define STRIDE (MESSAGE + 182)                      /* no power of two: buffers would share cache sets */
+#define BATCH_BYTES (512u << 10) /* about what a receive call should bring, so that it stays in the cache */
+#define BATCH_LEAST 8
 #define EVENTS 1024                                 /* frames waiting for the CPU port's reader */
 #define INJECTED 1024
 #define TICK_MS 500 /* captures are flushed and statistics read this often */
 #define ATTACH_LIMIT_S 10
-
-typedef struct node {
-    struct node *next;
-    io_event event;
-    uint8_t data[];
-} node;
-
-typedef struct queue {
-    node *head, **tail;
-    uint32_t packets;
-} queue;
 
 struct io {
     int64_t cpu_port;
@@ -41,6 +33,7 @@ struct io {
     port *by_number[PORT_NUMBERS];
     port *ports[MAX_PORTS];
     size_t port_count;
+    unsigned join;
     port *touched[MAX_PORTS]; /* ports with frames to send */
     size_t touched_count;
 
@@ -66,40 +59,12 @@ struct io {
         struct cmsghdr align;
     } controls[BATCH];
     uint8_t *buffers; /* BATCH of STRIDE bytes */
+    uint8_t *segments; /* of one super-packet, at most BATCH at once */
+    sw_packet packets[BATCH]; /* ready for the program */
+    size_t packet_count;
 };
 
 /* ---- queues to and from Python */
-
-static void queue_init(queue *q) {
-    q->head = NULL;
-    q->tail = &q->head;
-    q->packets = 0;
-}
-
-static int queue_put(queue *q, io_event event, const uint8_t *data) {
-    node *n = malloc(sizeof *n + event.len);
-    if (!n)
-        return -ENOMEM;
-    n->next = NULL;
-    n->event = event;
-    if (event.len)
-        memcpy(n->data, data, event.len);
-    *q->tail = n;
-    q->tail = &n->next;
-    q->packets += event.kind == IO_PACKET_IN;
-    return 0;
-}
-
-static node *queue_take(queue *q) {
-    node *n = q->head;
-    if (n) {
-        q->head = n->next;
-        if (!q->head)
-            q->tail = &q->head;
-        q->packets -= n->event.kind == IO_PACKET_IN;
-    }
-    return n;
-}
 
 static void tell(void *context, int32_t kind, uint32_t number, int error) {
     io *o = context;
@@ -146,25 +111,73 @@ static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t l
         return;
     }
     port *p = number < PORT_NUMBERS ? o->by_number[number] : NULL;
-    /* As in simple_switch, a port without interface swallows what is sent there. */
-    if (p && port_queue(p, data, len))
+    if (!p) /* as in simple_switch, a port without interface swallows what is sent there */
+        return;
+    port_queue(p, data, len);
+    if (!p->touched) {
+        p->touched = 1;
         o->touched[o->touched_count++] = p;
+    }
 }
 
-static void run(io *o, const sw_packet *packets, size_t n) {
-    o->touched_count = 0;
-    o->process(o->program, packets, n, emit, o);
-    for (size_t i = 0; i < o->touched_count; i++)
+/* Runs what is ready through the program. */
+static void run(io *o) {
+    if (o->packet_count && o->process) {
+        o->process(o->program, o->packets, o->packet_count, emit, o);
+        for (size_t i = 0; i < o->touched_count; i++)
+            if (port_is_full(o->touched[i]))
+                port_flush(o->touched[i], &o->listener);
+    }
+    o->packet_count = 0;
+}
+
+static void flush(io *o) {
+    for (size_t i = 0; i < o->touched_count; i++) {
+        o->touched[i]->touched = 0;
         port_flush(o->touched[i], &o->listener);
+    }
+    o->touched_count = 0;
+}
+
+/* A frame that came, as it was on the wire; it must stay until run(). */
+static void take(io *o, port *p, const uint8_t *frame, uint32_t len) {
+    count(&p->rx_packets, 1);
+    count(&p->rx_bytes, len);
+    count(&p->rx_errors, !o->process);
+    if (p->in.file)
+        capture_write(p, &p->in, frame, len, &o->listener);
+    o->packets[o->packet_count++] = (sw_packet){frame, len, p->number};
+    if (o->packet_count == BATCH)
+        run(o);
+}
+
+static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const super_header *h) {
+    super_cut cut;
+    if (super_cut_begin(&cut, frame, len, h->gso_type, h->gso_size)) {
+        count(&p->rx_packets, 1);
+        count(&p->rx_errors, 1);
+        return;
+    }
+    count(&p->rx_supers, 1);
+    run(o); /* from now on what is ready lies in o->segments */
+    size_t used = 0;
+    for (uint32_t n; (n = super_cut_next(&cut, o->segments + used));) {
+        used += n;
+        take(o, p, o->segments + used - n, n);
+        if (!o->packet_count)
+            used = 0;
+    }
+    run(o);
 }
 
 static void receive(io *o, port *p) {
-    for (int i = 0; i < BATCH; i++) {
+    unsigned limit = p->batch;
+    for (unsigned i = 0; i < limit; i++) {
         o->messages[i].msg_hdr.msg_namelen = sizeof o->addresses[i];
         o->messages[i].msg_hdr.msg_controllen = sizeof o->controls[i];
         o->messages[i].msg_hdr.msg_flags = 0;
     }
-    int n = recvmmsg(p->fd, o->messages, BATCH, MSG_DONTWAIT, NULL);
+    int n = recvmmsg(p->fd, o->messages, limit, MSG_DONTWAIT, NULL);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             port_failed(p, errno, &o->listener);
@@ -174,40 +187,48 @@ static void receive(io *o, port *p) {
         p->state = PORT_UP;
         tell(o, IO_PORT_UP, p->number, 0);
     }
-    sw_packet packets[BATCH];
-    size_t count = 0;
+    size_t bytes = 0;
     for (int i = 0; i < n; i++) {
         struct msghdr *header = &o->messages[i].msg_hdr;
         if (o->addresses[i].sll_pkttype == PACKET_OUTGOING)
             continue;
-        p->rx_packets++;
-        if (header->msg_flags & MSG_TRUNC || !o->process) {
-            p->rx_errors++;
-            if (header->msg_flags & MSG_TRUNC)
-                continue;
+        super_header h;
+        bytes += o->messages[i].msg_len;
+        if (header->msg_flags & MSG_TRUNC || o->messages[i].msg_len < sizeof h) {
+            count(&p->rx_packets, 1);
+            count(&p->rx_errors, 1);
+            continue;
         }
-        uint32_t len = o->messages[i].msg_len;
-        uint8_t *frame = port_restore(header, (uint8_t *)header->msg_iov->iov_base, &len);
-        p->rx_bytes += len;
-        if (p->in.file)
-            capture_write(p, &p->in, frame, len, &o->listener);
-        packets[count++] = (sw_packet){frame, len, p->number};
+        memcpy(&h, header->msg_iov->iov_base, sizeof h);
+        uint32_t len = o->messages[i].msg_len - (uint32_t)sizeof h, untagged = len;
+        uint8_t *frame = port_restore_vlan(header, (uint8_t *)header->msg_iov->iov_base + sizeof h, &len);
+        if (h.gso_type != VIRTIO_NET_HDR_GSO_NONE) {
+            take_super(o, p, frame, len, &h);
+            continue;
+        }
+        if (h.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
+            super_complete(frame, len, h.csum_start + (len - untagged), h.csum_offset);
+        take(o, p, frame, len);
     }
-    if (count && o->process)
-        run(o, packets, count);
+    run(o);
+    flush(o);
+    if (bytes > BATCH_BYTES && limit > BATCH_LEAST)
+        p->batch = limit / 2;
+    else if (bytes < BATCH_BYTES / 4 && limit < BATCH)
+        p->batch = limit * 2;
 }
 
 static void receive_injected(io *o) {
     node *taken[BATCH];
-    sw_packet packets[BATCH];
     size_t n;
     do {
         pthread_mutex_lock(&o->queues);
         for (n = 0; n < BATCH && (taken[n] = queue_take(&o->injected)); n++)
-            packets[n] = (sw_packet){taken[n]->data, taken[n]->event.len, (uint32_t)o->cpu_port};
+            o->packets[n] = (sw_packet){taken[n]->data, taken[n]->event.len, (uint32_t)o->cpu_port};
         pthread_mutex_unlock(&o->queues);
-        if (n && o->process)
-            run(o, packets, n);
+        o->packet_count = n;
+        run(o);
+        flush(o);
         for (size_t i = 0; i < n; i++)
             free(taken[i]);
     } while (n == BATCH);
@@ -264,22 +285,26 @@ static void *loop(void *context) {
 
 /* ---- the face */
 
-io *io_new(int64_t cpu_port) {
+io *io_new(int64_t cpu_port, unsigned join) {
     io *o = calloc(1, sizeof *o);
     if (!o)
         return NULL;
     o->cpu_port = cpu_port;
+    o->join = join;
     o->listener = (port_listener){tell, o};
     o->epoll = epoll_create1(EPOLL_CLOEXEC);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     o->buffers = malloc((size_t)BATCH * STRIDE);
+    o->segments = malloc(SUPER_BYTES + (BATCH + 1) * SUPER_HEADERS + 64);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (o->epoll < 0 || o->wake < 0 || !o->buffers || epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event)) {
+    if (o->epoll < 0 || o->wake < 0 || !o->buffers || !o->segments ||
+        epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event)) {
         if (o->epoll >= 0)
             close(o->epoll);
         if (o->wake >= 0)
             close(o->wake);
         free(o->buffers);
+        free(o->segments);
         free(o);
         return NULL;
     }
@@ -295,8 +320,8 @@ io *io_new(int64_t cpu_port) {
     queue_init(&o->injected);
     for (int i = 0; i < BATCH; i++) {
         struct msghdr *header = &o->messages[i].msg_hdr;
-        o->vectors[i].iov_base = o->buffers + (size_t)i * STRIDE + HEADROOM;
-        o->vectors[i].iov_len = SW_MAX_PACKET + 1;
+        o->vectors[i].iov_base = o->buffers + (size_t)i * STRIDE;
+        o->vectors[i].iov_len = MESSAGE;
         header->msg_iov = &o->vectors[i];
         header->msg_iovlen = 1;
         header->msg_name = &o->addresses[i];
@@ -312,6 +337,7 @@ int io_add_port(io *o, uint32_t number, const char *interface, const char *in_pa
     if (!p)
         return -ENOMEM;
     p->number = number;
+    p->join = o->join;
     int status = port_open(p, interface);
     if (!status && in_path)
         status = capture_open(&p->in, in_path);
@@ -365,6 +391,7 @@ void io_free(io *o) {
     pthread_mutex_destroy(&o->control);
     pthread_mutex_destroy(&o->queues);
     free(o->buffers);
+    free(o->segments);
     free(o);
 }
 
@@ -426,7 +453,7 @@ int io_port_stats(io *o, uint32_t number, io_stats *out) {
     port *p = number < PORT_NUMBERS ? o->by_number[number] : NULL;
     if (!p)
         return -ENODEV;
-    *out = (io_stats){p->rx_packets, p->rx_bytes,   p->rx_dropped, p->rx_errors,
-                      p->tx_packets, p->tx_bytes, p->tx_dropped, p->tx_errors};
+    *out = (io_stats){p->rx_packets, p->rx_bytes,   p->rx_dropped, p->rx_errors, p->tx_packets,
+                      p->tx_bytes,   p->tx_dropped, p->tx_errors,  p->rx_supers, p->tx_supers};
     return 0;
 }

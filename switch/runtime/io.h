@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ports of the embedded switch: one thread moves batches between AF_PACKET sockets and sw_process.
  *
+ * Super-packets of the kernel are cut up on arrival: the program, the captures and the counters see the frames that
+ * a cable would have carried. What leaves is joined to super-packets again, as far as io_new was told.
+ *
  * All functions may be called from any thread, io_add_port only before io_start. Functions that can fail
  * return 0 or a negative errno. Nothing here grows without bound: what does not fit is dropped and counted.
  */
@@ -17,11 +20,13 @@ typedef struct io_stats {
     uint64_t rx_packets;
     uint64_t rx_bytes;
     uint64_t rx_dropped;  /* by the kernel: the socket's buffer was full */
-    uint64_t rx_errors;   /* truncated, or no program loaded */
+    uint64_t rx_errors;   /* truncated, a super-packet of an unknown kind, or no program loaded */
     uint64_t tx_packets;
     uint64_t tx_bytes;
     uint64_t tx_dropped;  /* the link or our buffer was full, or the port down */
     uint64_t tx_errors;   /* longer than the MTU, or shorter than an Ethernet header */
+    uint64_t rx_supers;   /* super-packets among what came, */
+    uint64_t tx_supers;   /* and among what was sent */
 } io_stats;
 
 enum io_event_kind {
@@ -41,8 +46,11 @@ typedef struct io_event {
     int32_t error; /* errno behind the event, 0 if there is none */
 } io_event;
 
-/* cpu_port < 0: there is none. NULL only without memory. */
-io *io_new(int64_t cpu_port);
+/* What may leave as a super-packet; Linux before 6.2 takes no UDP ones from a packet socket. */
+enum io_join { IO_JOIN_TCP = 1, IO_JOIN_UDP = 2 };
+
+/* cpu_port < 0: there is none. join: a sum of io_join. NULL only without memory. */
+io *io_new(int64_t cpu_port, unsigned join);
 /* Stops, flushes and closes everything. */
 void io_free(io *o);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What io.c (the thread and its face) and io_port.c (one port: socket, captures, sending) share. */
+/* What io.c (the thread and its face), io_port.c (one port: socket, captures, sending) and io_queue.c share. */
 #ifndef P4REDUCE_IO_INTERNAL_H
 #define P4REDUCE_IO_INTERNAL_H
 
 #define _GNU_SOURCE
 #include "io.h"
+#include "io_super.h"
 
 #include <linux/if_packet.h>
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include <sys/socket.h>
 
 #define BATCH 64
-#define HEADROOM 4 /* for a VLAN tag that the kernel took out */
+#define VLAN_BYTES 4
 
 typedef struct capture {
     FILE *file;
@@ -22,20 +23,34 @@ typedef struct capture {
 
 enum port_state { PORT_UP, PORT_DOWN, PORT_GONE };
 
+/* A frame that waits to be sent: a super_header, then the frame, which may grow to a super-packet. */
+typedef struct waiting {
+    size_t at;
+    super_run run;
+} waiting;
+
 typedef struct port {
     uint32_t number;
     int fd;
     int ifindex;
+    uint32_t longest; /* frame that the MTU allows */
+    unsigned join;    /* io_join */
     enum port_state state;
     capture in, out;
-    /* what one batch sends here: bytes one after the other, and where each frame starts */
-    uint8_t *bytes;
+    unsigned batch; /* messages of the next receive call */
+    uint8_t *bytes; /* of the frames that wait, one after the other */
     size_t used, room;
     uint32_t count;
-    uint32_t *offsets, *lengths;
-    _Atomic uint64_t rx_packets, rx_bytes, rx_dropped, rx_errors;
-    _Atomic uint64_t tx_packets, tx_bytes, tx_dropped, tx_errors;
+    waiting *queue;
+    int touched; /* listed by the thread as one that has frames waiting */
+    _Atomic uint64_t rx_packets, rx_bytes, rx_dropped, rx_errors, rx_supers;
+    _Atomic uint64_t tx_packets, tx_bytes, tx_dropped, tx_errors, tx_supers;
 } port;
+
+/* For counters that the thread alone writes: no locked instruction a packet. */
+static inline void count(_Atomic uint64_t *counter, uint64_t n) {
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
+}
 
 /* io_port.c. The callbacks of a port's troubles come from the thread. */
 typedef struct port_listener {
@@ -46,14 +61,31 @@ typedef struct port_listener {
 int port_open(port *p, const char *interface);
 void port_free(port *p);
 void port_failed(port *p, int error, const port_listener *l);
-int port_queue(port *p, const uint8_t *data, uint32_t len); /* 1: the first frame of this batch */
+void port_queue(port *p, const uint8_t *data, uint32_t len);
 void port_flush(port *p, const port_listener *l);
+int port_is_full(const port *p); /* enough waits to be worth a call */
 void port_tick(port *p, const port_listener *l);
-/* Puts a frame as received in the form that it had on the wire; HEADROOM bytes before it are free. */
-uint8_t *port_restore(struct msghdr *header, uint8_t *frame, uint32_t *len);
+/* Puts the VLAN tag back that the kernel took out; VLAN_BYTES before the frame are free. Returns its new start. */
+uint8_t *port_restore_vlan(struct msghdr *header, uint8_t *frame, uint32_t *len);
 
 int capture_open(capture *c, const char *path);
 void capture_write(port *p, capture *c, const uint8_t *data, uint32_t len, const port_listener *l);
+
+/* io_queue.c. Not locked. */
+typedef struct node {
+    struct node *next;
+    io_event event;
+    uint8_t data[];
+} node;
+
+typedef struct queue {
+    node *head, **tail;
+    uint32_t packets; /* those of the events that are frames */
+} queue;
+
+void queue_init(queue *q);
+int queue_put(queue *q, io_event event, const uint8_t *data); /* 0 or -ENOMEM */
+node *queue_take(queue *q);                                   /* to be freed; NULL when empty */
 
 int64_t io_now_ms(void);
 

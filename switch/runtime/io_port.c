@@ -14,8 +14,12 @@
 #include <unistd.h>
 
 #define RECEIVE_BUFFER (16 << 20) /* bytes of socket buffer a port: some 7,000 small frames */
-#define QUEUE_PACKETS 4096        /* a port's send queue, within one batch */
+#define SEND_BUFFER (4 << 20)     /* the link's own queue is to be full first */
+#define QUEUE_FRAMES 4096         /* a port's send queue, within one batch; a super-packet is one */
 #define QUEUE_BYTES (16u << 20)
+#define FULL_FRAMES 256 /* from here on the queue is sent before the batch has ended */
+#define FULL_BYTES (256u << 10)
+#define SLOT 16 /* a super_header and padding before each frame */
 #define SEND_WAIT_MS 1 /* a full link may hold up a batch this long, then it drops */
 #define CAPTURE_BUFFER (1 << 18)
 #define VLAN_OFFSET 12
@@ -70,16 +74,22 @@ void port_free(port *p) {
     capture_close(&p->in);
     capture_close(&p->out);
     free(p->bytes);
-    free(p->offsets);
-    free(p->lengths);
+    free(p->queue);
     free(p);
+}
+
+static void read_mtu(port *p, const char *interface) {
+    struct ifreq request = {0};
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
+    if (!ioctl(p->fd, SIOCGIFMTU, &request))
+        p->longest = (uint32_t)request.ifr_mtu + ETH_HLEN;
 }
 
 int port_open(port *p, const char *interface) {
     p->fd = -1;
-    p->offsets = malloc(QUEUE_PACKETS * sizeof *p->offsets);
-    p->lengths = malloc(QUEUE_PACKETS * sizeof *p->lengths);
-    if (!p->offsets || !p->lengths)
+    p->batch = BATCH;
+    p->queue = malloc(QUEUE_FRAMES * sizeof *p->queue);
+    if (!p->queue)
         return -ENOMEM;
     p->ifindex = (int)if_nametoindex(interface);
     if (!p->ifindex)
@@ -87,15 +97,19 @@ int port_open(port *p, const char *interface) {
     p->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* protocol 0: nothing before bind */
     if (p->fd < 0)
         return -errno;
-    int one = 1, bytes = RECEIVE_BUFFER;
-    if (setsockopt(p->fd, SOL_SOCKET, SO_RCVBUFFORCE, &bytes, sizeof bytes))
-        setsockopt(p->fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    read_mtu(p, interface);
+    int one = 1, in = RECEIVE_BUFFER, out = SEND_BUFFER;
+    if (setsockopt(p->fd, SOL_SOCKET, SO_RCVBUFFORCE, &in, sizeof in))
+        setsockopt(p->fd, SOL_SOCKET, SO_RCVBUF, &in, sizeof in);
+    if (setsockopt(p->fd, SOL_SOCKET, SO_SNDBUFFORCE, &out, sizeof out))
+        setsockopt(p->fd, SOL_SOCKET, SO_SNDBUF, &out, sizeof out);
     /* Linux before 4.20 lacks it; receive() then passes over our own frames. */
     setsockopt(p->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one);
     struct packet_mreq promiscuous = {.mr_ifindex = p->ifindex, .mr_type = PACKET_MR_PROMISC};
     struct sockaddr_ll address = {
         .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = p->ifindex};
     if (setsockopt(p->fd, SOL_PACKET, PACKET_AUXDATA, &one, sizeof one) ||
+        setsockopt(p->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one) ||
         setsockopt(p->fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) ||
         bind(p->fd, (struct sockaddr *)&address, sizeof address))
         return -errno;
@@ -111,50 +125,88 @@ void port_failed(port *p, int error, const port_listener *l) {
     }
 }
 
-int port_queue(port *p, const uint8_t *data, uint32_t len) {
-    if (p->state != PORT_UP || p->count >= QUEUE_PACKETS || p->used + len > QUEUE_BYTES) {
-        p->tx_dropped++;
-        return 0;
-    }
-    if (p->used + len > p->room) {
+static int make_room(port *p, size_t bytes) {
+    if (p->used + bytes > p->room) {
         size_t room = p->room ? p->room : 1 << 16;
-        while (room < p->used + len)
+        while (room < p->used + bytes)
             room *= 2;
-        uint8_t *bytes = realloc(p->bytes, room);
-        if (!bytes) {
-            p->tx_dropped++;
+        uint8_t *more = realloc(p->bytes, room);
+        if (!more)
             return 0;
-        }
-        p->bytes = bytes;
+        p->bytes = more;
         p->room = room;
     }
-    memcpy(p->bytes + p->used, data, len);
-    p->offsets[p->count] = (uint32_t)p->used;
-    p->lengths[p->count] = len;
-    p->used += len;
-    return p->count++ == 0;
+    return 1;
+}
+
+void port_queue(port *p, const uint8_t *data, uint32_t len) {
+    if (p->state != PORT_UP || p->used + len + SLOT > QUEUE_BYTES || !make_room(p, len + SLOT)) {
+        count(&p->tx_dropped, 1);
+        return;
+    }
+    if (p->count && p->join) {
+        waiting *last = &p->queue[p->count - 1];
+        uint32_t payload = super_run_join(&last->run, p->bytes + last->at + SLOT, data, len);
+        if (payload) {
+            memcpy(p->bytes + p->used, data + (len - payload), payload);
+            p->used += payload;
+            return;
+        }
+    }
+    if (p->count == QUEUE_FRAMES) {
+        count(&p->tx_dropped, 1);
+        return;
+    }
+    waiting *next = &p->queue[p->count++];
+    next->at = p->used;
+    memcpy(p->bytes + p->used + SLOT, data, len);
+    p->used += SLOT + len;
+    super_run_begin(&next->run, data, len, p->longest, p->join & IO_JOIN_UDP, p->join & IO_JOIN_TCP);
+}
+
+int port_is_full(const port *p) { return p->count >= FULL_FRAMES || p->used >= FULL_BYTES; }
+
+static void capture_segments(port *p, const waiting *w, const port_listener *l) {
+    const uint8_t *frame = p->bytes + w->at + SLOT;
+    uint8_t segment[SUPER_HEADERS + SUPER_BYTES];
+    super_cut cut;
+    uint8_t kind = w->run.tcp ? VIRTIO_NET_HDR_GSO_TCPV4 : VIRTIO_NET_HDR_GSO_UDP_L4;
+    uint32_t len;
+    if (w->run.segments == 1)
+        capture_write(p, &p->out, frame, w->run.len, l);
+    else if (!super_cut_begin(&cut, frame, w->run.len, kind, (uint16_t)w->run.size))
+        while (p->out.file && (len = super_cut_next(&cut, segment)))
+            capture_write(p, &p->out, segment, len, l);
 }
 
 static void sent(port *p, uint32_t from, uint32_t n, const port_listener *l) {
-    for (uint32_t i = from; i < from + n; i++) {
-        p->tx_packets++;
-        p->tx_bytes += p->lengths[i];
+    for (const waiting *w = p->queue + from; w < p->queue + from + n; w++) {
+        count(&p->tx_packets, w->run.segments);
+        count(&p->tx_bytes, w->run.len + (uint64_t)w->run.headers * (w->run.segments - 1));
+        count(&p->tx_supers, w->run.segments > 1);
         if (p->out.file)
-            capture_write(p, &p->out, p->bytes + p->offsets[i], p->lengths[i], l);
+            capture_segments(p, w, l);
     }
 }
 
 void port_flush(port *p, const port_listener *l) {
     int64_t limit = 0;
     uint32_t at = 0;
+    struct mmsghdr messages[BATCH];
+    struct iovec vectors[BATCH];
+    for (uint32_t i = 0; i < p->count; i++) {
+        super_header h;
+        uint8_t *slot = p->bytes + p->queue[i].at;
+        super_run_end(&p->queue[i].run, slot + SLOT, &h);
+        memcpy(slot + SLOT - sizeof h, &h, sizeof h);
+    }
     while (at < p->count) {
-        struct mmsghdr messages[BATCH];
-        struct iovec vectors[BATCH];
         uint32_t n = p->count - at < BATCH ? p->count - at : BATCH;
         memset(messages, 0, n * sizeof messages[0]);
         for (uint32_t i = 0; i < n; i++) {
-            vectors[i].iov_base = p->bytes + p->offsets[at + i];
-            vectors[i].iov_len = p->lengths[at + i];
+            const waiting *w = &p->queue[at + i];
+            vectors[i].iov_base = p->bytes + w->at + SLOT - sizeof(super_header);
+            vectors[i].iov_len = sizeof(super_header) + w->run.len;
             messages[i].msg_hdr.msg_iov = &vectors[i];
             messages[i].msg_hdr.msg_iovlen = 1;
         }
@@ -170,66 +222,23 @@ void port_flush(port *p, const port_listener *l) {
             if (now >= limit || poll(&wait, 1, (int)(limit - now)) <= 0)
                 break;
         } else if (errno == ENOBUFS) { /* the queueing discipline dropped it */
-            p->tx_dropped++;
-            at++;
+            count(&p->tx_dropped, p->queue[at++].run.segments);
         } else if (errno == ENETDOWN || errno == ENXIO || errno == ENODEV) {
             port_failed(p, errno, l);
             break;
         } else if (errno != EINTR) { /* EMSGSIZE, EINVAL: this frame fits no link of this kind */
-            p->tx_errors++;
-            at++;
+            count(&p->tx_errors, p->queue[at++].run.segments);
         }
     }
-    p->tx_dropped += p->count - at;
+    for (; at < p->count; at++)
+        count(&p->tx_dropped, p->queue[at].run.segments);
     p->count = 0;
     p->used = 0;
 }
 
 /* ---- receiving */
 
-static uint32_t sum16(const uint8_t *data, uint32_t len, uint32_t sum) {
-    for (; len > 1; data += 2, len -= 2)
-        sum += (uint32_t)data[0] << 8 | data[1];
-    return len ? sum + ((uint32_t)data[0] << 8) : sum;
-}
-
-/* A sender on this machine leaves TCP's and UDP's checksum to a network card that is not there: the field holds
- * the pseudo-header's sum. Compute it, so that the program sees what a cable would have carried. */
-static void complete_checksum(uint8_t *frame, uint32_t len) {
-    uint32_t at = 12;
-    while (at + 2 <= len && ((frame[at] == 0x81 && frame[at + 1] == 0) || (frame[at] == 0x88 && frame[at + 1] == 0xa8)))
-        at += 4;
-    if (at + 2 > len)
-        return;
-    uint32_t type = (uint32_t)frame[at] << 8 | frame[at + 1], ip = at + 2, l4, total, protocol, sum = 0;
-    if (type == ETH_P_IP && ip + 20 <= len) {
-        l4 = ip + 4 * (frame[ip] & 15u);
-        total = ip + ((uint32_t)frame[ip + 2] << 8 | frame[ip + 3]);
-        protocol = frame[ip + 9];
-        sum = sum16(frame + ip + 12, 8, sum);
-    } else if (type == ETH_P_IPV6 && ip + 40 <= len) {
-        l4 = ip + 40;
-        total = l4 + ((uint32_t)frame[ip + 4] << 8 | frame[ip + 5]);
-        protocol = frame[ip + 6];
-        sum = sum16(frame + ip + 8, 32, sum);
-    } else
-        return;
-    uint32_t field = l4 + (protocol == 6 ? 16 : 6);
-    if ((protocol != 6 && protocol != 17) || total > len || field + 2 > total)
-        return;
-    frame[field] = frame[field + 1] = 0;
-    sum = sum16(frame + l4, total - l4, sum + protocol + (total - l4));
-    while (sum >> 16)
-        sum = (sum & 0xffff) + (sum >> 16);
-    sum = ~sum & 0xffff;
-    if (!sum && protocol == 17)
-        sum = 0xffff;
-    frame[field] = (uint8_t)(sum >> 8);
-    frame[field + 1] = (uint8_t)sum;
-}
-
-/* Undo what the kernel did to the frame on its way: put the VLAN tag back, complete the checksum. */
-uint8_t *port_restore(struct msghdr *header, uint8_t *frame, uint32_t *len) {
+uint8_t *port_restore_vlan(struct msghdr *header, uint8_t *frame, uint32_t *len) {
     for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
         struct tpacket_auxdata aux;
         if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA || c->cmsg_len < CMSG_LEN(sizeof aux))
@@ -238,13 +247,11 @@ uint8_t *port_restore(struct msghdr *header, uint8_t *frame, uint32_t *len) {
         if (aux.tp_status & TP_STATUS_VLAN_VALID && *len >= VLAN_OFFSET) {
             uint16_t tpid = aux.tp_status & TP_STATUS_VLAN_TPID_VALID ? aux.tp_vlan_tpid : ETH_P_8021Q;
             uint16_t tag[2] = {htons(tpid), htons(aux.tp_vlan_tci)};
-            memmove(frame - HEADROOM, frame, VLAN_OFFSET);
-            frame -= HEADROOM;
+            memmove(frame - VLAN_BYTES, frame, VLAN_OFFSET);
+            frame -= VLAN_BYTES;
             memcpy(frame + VLAN_OFFSET, tag, sizeof tag);
-            *len += HEADROOM;
+            *len += VLAN_BYTES;
         }
-        if (aux.tp_status & TP_STATUS_CSUMNOTREADY)
-            complete_checksum(frame, *len);
     }
     return frame;
 }
@@ -259,12 +266,17 @@ void port_tick(port *p, const port_listener *l) {
     struct tpacket_stats stats;
     socklen_t size = sizeof stats;
     if (p->fd >= 0 && !getsockopt(p->fd, SOL_PACKET, PACKET_STATISTICS, &stats, &size))
-        p->rx_dropped += stats.tp_drops;
-    if (p->state != PORT_DOWN)
+        count(&p->rx_dropped, stats.tp_drops);
+    if (p->state == PORT_GONE)
         return;
     char name[IF_NAMESIZE];
     struct ifreq request = {0};
-    if (!if_indextoname((unsigned)p->ifindex, name)) {
+    int there = if_indextoname((unsigned)p->ifindex, name) != NULL;
+    if (there)
+        read_mtu(p, name);
+    if (p->state != PORT_DOWN)
+        return;
+    if (!there) {
         p->state = PORT_GONE;
         close(p->fd); /* also leaves the epoll set */
         p->fd = -1;

@@ -131,6 +131,8 @@ def running(target: Target, elements: int, folder: Path) -> Iterator[tuple[Switc
             ports={port: link.port for port, link in links.items()},
             log=folder / "switch.log",
             directory=folder,
+            # The links' raw sockets are to see each packet by itself.
+            super_packets=False,
         )
         stack.callback(process.stop)
         process.wait_ready()

@@ -29,9 +29,10 @@ def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
         grpc_address="127.0.0.1:50051",
         cpu_port=510,
         drop_port=509,
+        super_packets=True,
     )
-    assert parse(["x.json"]) == Options(
-        (), 0, Path("x.json"), None, False, None, "info", "0.0.0.0:9559", None, 511
+    assert parse(["x.json", "--no-super-packets"]) == Options(
+        (), 0, Path("x.json"), None, False, None, "info", "0.0.0.0:9559", None, 511, False
     )
 
 

@@ -53,6 +53,12 @@ def test_both_targets_take_the_same_flags(only_here: Path) -> None:
     expected = "--device-id 3 -i 2@x-s1-2 -i 10@x-s1-10 --no-p4 --pcap /caps -- "
     expected += "--grpc-server-addr 127.0.0.1:50051 --cpu-port 510 --drop-port 511"
     assert [" ".join(line) for line in lines] == [expected, expected]
+    alone = [
+        target.command(3, ports, "127.0.0.1:50051", only_here, None, super_packets=False)
+        for target in (EmbeddedTarget(), Bmv2Target())
+    ]
+    # bmv2 has no such flag and needs none.
+    assert ["--no-super-packets" in line for line in alone] == [True, False]
 
 
 def test_side_channels_of_bmv2_are_kept_apart_where_it_has_them(only_here: Path) -> None:
