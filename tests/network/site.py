@@ -7,6 +7,7 @@ hosts h1 to h4 here; of job 9 this switch is a leaf with h1 and h2, whose parent
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ JOB, LEAF_JOB = 7, 9
 WINDOW = 4
 EPOCH = 1000
 LEAF_BASE, LEAF_GROUP, LEAF_RID = 100, 50, 500
+OFFLOADS = ("rx", "tx", "sg", "tso", "gso", "gro", "tx-udp-segmentation")
 LATE = HOSTS - 1
 """The worker that job 9 had in its last epoch; nobody has withdrawn its entry."""
 LEAF_PORT = 6000
@@ -122,6 +124,9 @@ def running(target: Target, elements: int, folder: Path) -> Iterator[tuple[Switc
             links[port] = link = Link()
             stack.callback(link.close)
             for name in (link.port, link.host):
+                # One frame at a time, as it is on the wire: no super-packets of several.
+                features = [word for feature in OFFLOADS for word in (feature, "off")]
+                subprocess.run(["ethtool", "-K", name, *features], check=True, capture_output=True)
                 # This machine must not answer ARP requests for an address that happens to be its own.
                 Path(f"/proc/sys/net/ipv4/conf/{name}/arp_ignore").write_text("8")
         process = SwitchProcess(

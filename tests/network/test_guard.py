@@ -99,8 +99,10 @@ def test_forged_results_and_contributions_do_not_get_through(net: Net) -> None:
         assert net.program.peek.slot(net.client, job.base, 0).seen == 0
         # The same bytes from whom they name are taken: it is the sender that was refused.
         h1.send(contribution.pack())
-        h1.send(honest.but(eth_src=victim.mac, ip_src=victim.ip, ip_dst=attacker.ip).pack())
-        h2.until(last_bytes(last))
+        answer = b"the answer"  # the last one comes back too, quoted in an ICMP error
+        back = {"eth_src": victim.mac, "ip_src": victim.ip, "ip_dst": attacker.ip}
+        h1.send(honest.but(**back, values=tuple(answer)).pack())
+        h2.until(last_bytes(answer))
         assert net.program.peek.slot(net.client, job.base, 0) == SlotState(job.epoch, 0, 0b01, False)
 
 
