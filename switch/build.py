@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -26,13 +27,22 @@ FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", 
 TIMEOUT = 300.0
 
 
-def compiler() -> str:
-    """Path of the C compiler: $CC, else cc. Raises `BuildError` with the remedy when there is none."""
-    name = os.environ.get("CC") or "cc"
-    path = shutil.which(name)
+def compiler() -> list[str]:
+    """The C compiler's command: $CC (several words, as in make: "ccache gcc", "gcc -m64"), else cc.
+
+    Raises `BuildError` with the remedy when there is none.
+    """
+    name = os.environ.get("CC", "")
+    try:
+        words = shlex.split(name) or ["cc"]
+    except ValueError as e:
+        raise BuildError(f"CC={name!r} is not a command ({e}): set it as in CC='ccache gcc'") from e
+    path = shutil.which(words[0])
     if path is None:
-        raise BuildError(f"no C compiler {name!r}: install one (Debian, Ubuntu: apt install gcc libc6-dev)")
-    return path
+        raise BuildError(
+            f"no C compiler {words[0]!r}: install one (Debian, Ubuntu: apt install gcc libc6-dev)"
+        )
+    return [path, *words[1:]]
 
 
 def cache_folder() -> Path:
@@ -99,42 +109,58 @@ def _into_cache(target: Path, make: list[str], what: str) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def _version(cc: str) -> str:
+def _version(cc: Sequence[str]) -> str:
     """The compiler's own account of itself."""
     try:
         return subprocess.run(
-            [cc, "--version"], capture_output=True, text=True, timeout=60, check=False
+            [*cc, "--version"], capture_output=True, text=True, timeout=60, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise BuildError(f"cannot run {cc}: {e}") from e
+        raise BuildError(f"cannot run {shlex.join(cc)}: {e}") from e
 
 
-def build(source: str, *, extra_flags: Sequence[str] = ()) -> Path:
-    """Compile a generated program with the runtime; the shared object, from the cache where it can.
+def library(
+    name: str, what: str, sources: Sequence[Path], *, text: str = "", extra_flags: Sequence[str] = ()
+) -> Path:
+    """Compile C files, and a generated `text` with them, to a shared object, from the cache where it can.
 
-    `extra_flags` go to every compiler call (tests: -fsanitize=undefined). Raises `BuildError`.
+    `name` begins the object's file name, `what` is what errors call it. Each of `sources` is an object of its
+    own in the cache, which other texts share. All may include the headers of `RUNTIME`. `extra_flags` go to
+    every compiler call (tests: -fsanitize=undefined). Raises `BuildError`.
     """
     cc, folder = compiler(), cache_folder()
     flags = [*FLAGS, *extra_flags]
-    headers: list[bytes] = [p.read_bytes() for p in sorted(RUNTIME.glob("*.h"))]
-    sources = [(RUNTIME / name).read_bytes() for name in RUNTIME_SOURCES]
-    common: list[bytes | str] = [_version(cc), _machine(), " ".join(flags), *headers]
-    target = folder / f"program-{_digest([*common, *sources, source])}.so"
+    headers = [p.read_bytes() for p in sorted(RUNTIME.glob("*.h"))]
+    common: list[bytes | str] = [_version(cc), _machine(), shlex.join([*cc, *flags]), *headers]
+    contents = [p.read_bytes() for p in sources]
+    target = folder / f"{name}-{_digest([*common, *contents, text])}.so"
     if target.exists():
         return target
-    objects = []
-    for name, text in zip(RUNTIME_SOURCES, sources, strict=True):
-        obj = folder / f"{Path(name).stem}-{_digest([*common, text])}.o"
+    parts = []
+    for source, content in zip(sources, contents, strict=True):
+        obj = folder / f"{source.stem}-{_digest([*common, content])}.o"
         if not obj.exists():
-            _into_cache(obj, [cc, *flags, "-c", str(RUNTIME / name), "-o", "{out}"], name)
-        objects.append(str(obj))
-    text_file = target.with_suffix(".c")
-    part = text_file.with_suffix(f".{os.getpid()}.c")
-    try:
-        part.write_text(source)
-        os.replace(part, text_file)
-    except OSError as e:
-        raise BuildError(f"cannot write {text_file}: {e}") from e
-    command = [cc, *flags, f"-I{RUNTIME}", "-shared", "-Wl,-Bsymbolic", str(text_file), *objects, "-lpthread"]
-    _into_cache(target, [*command, "-o", "{out}"], "the program")
+            _into_cache(obj, [*cc, *flags, f"-I{RUNTIME}", "-c", str(source), "-o", "{out}"], source.name)
+        parts.append(str(obj))
+    if text:
+        parts.insert(0, str(_text_file(target.with_suffix(".c"), text)))
+    command = [*cc, *flags, f"-I{RUNTIME}", "-shared", "-Wl,-Bsymbolic", *parts, "-lpthread", "-o", "{out}"]
+    _into_cache(target, command, what)
     return target
+
+
+def _text_file(path: Path, text: str) -> Path:
+    """The generated text as a file that stays: debuggers and sanitizers name its lines."""
+    part = path.with_suffix(f".{os.getpid()}.c")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as e:
+        raise BuildError(f"cannot write {path}: {e}") from e
+    return path
+
+
+def build(source: str, *, extra_flags: Sequence[str] = ()) -> Path:
+    """Compile a generated program with the runtime; the shared object. Raises `BuildError`; see `library`."""
+    sources = [RUNTIME / name for name in RUNTIME_SOURCES]
+    return library("program", "the program", sources, text=source, extra_flags=extra_flags)

@@ -69,16 +69,7 @@ MAX_FRAME = 65536
 
 def io_library() -> Path:
     """Compile runtime/io*.c, once; BuildError where cc fails."""
-    cc, folder = build.compiler(), build.cache_folder()
-    sources = [build.RUNTIME / name for name in IO_SOURCES]
-    headers = sorted(build.RUNTIME.glob("*.h"))
-    flags = " ".join(build.FLAGS)
-    texts = [path.read_bytes() for path in (*sources, *headers)]
-    target = folder / f"io-{build._digest([build._version(cc), build._machine(), flags, *texts])}.so"
-    if not target.exists():
-        command = [cc, *build.FLAGS, "-shared", *map(str, sources), "-lpthread", "-o", "{out}"]
-        build._into_cache(target, command, "port I/O")
-    return target
+    return build.library("io", "port I/O", [build.RUNTIME / name for name in IO_SOURCES])
 
 
 class Ports:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -52,11 +53,16 @@ def tool_problems() -> list[str]:
 def compiler_problems() -> list[str]:
     """Say when no C compiler with the C library's headers is there: the embedded switch compiles programs."""
     compiler = os.environ.get("CC") or "cc"
-    if shutil.which(compiler) is None:
+    try:
+        # several words, as in make: "ccache gcc", "gcc -m64"
+        command = shlex.split(compiler) or ["cc"]
+    except ValueError as error:
+        return [f"CC={compiler!r} is not a command ({error}): set it as in CC='ccache gcc'."]
+    if shutil.which(command[0]) is None:
         return [f"The C compiler {compiler} is missing: apt-get install gcc libc6-dev (or set CC to yours)."]
     with tempfile.TemporaryDirectory() as folder:
         done = _run(
-            [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(Path(folder) / "probe.so"), "-"],
+            [*command, "-shared", "-fPIC", "-x", "c", "-o", str(Path(folder) / "probe.so"), "-"],
             "#include <stdint.h>\n#include <string.h>\nint probe(void) { return 0; }\n",
         )
     if done is None:

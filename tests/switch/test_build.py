@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from switch.build import build, cache_folder
+from switch.build import build, cache_folder, library
 from switch.device import SwitchDevice
 from switch.emit import emit_program
 from switch.errors import BuildError
@@ -71,6 +72,44 @@ def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(BuildError, match="apt install"):
         SwitchDevice.load(JSON)
+
+
+@pytest.mark.parametrize("command", ["cc -DSOME=1", "env LC_ALL=C cc", "'cc'  -DSOME='a b'", " "])
+def test_a_compiler_of_several_words(cache: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("CC", command)
+    with SwitchDevice.load(JSON) as d:
+        assert d.process([(0, b"x")]) == [(1, b"x")]
+
+
+def test_the_compilers_own_flags_count_in_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = set()
+    for command in ("cc", "cc -DSOME=1", "cc -DSOME=2"):
+        monkeypatch.setenv("CC", command)
+        paths.add(build("int x;"))
+    assert len(paths) == 3
+
+
+@pytest.mark.parametrize(("command", "why"), [("cc '-DX", "quotation"), ("no-such-cc -m64", "'no-such-cc'")])
+def test_a_compiler_that_is_none(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, command: str, why: str
+) -> None:
+    monkeypatch.setenv("CC", command)
+    with pytest.raises(BuildError, match=why):
+        SwitchDevice.load(JSON)
+
+
+def test_a_library_of_files_alone(cache: Path, tmp_path: Path) -> None:
+    for n in (1, 2):
+        (tmp_path / f"part{n}.c").write_text(f'#include "wide.h"\nint part{n}(void) {{ return {n}; }}\n')
+    sources = [tmp_path / "part1.c", tmp_path / "part2.c"]
+    path = library("parts", "the parts", sources)
+    c = ctypes.CDLL(str(path))
+    assert (c.part1(), c.part2()) == (1, 2)
+    assert library("parts", "the parts", sources) == path
+    objects = set(cache.glob("*.o"))
+    sources[1].write_text("int part2(void) { return 3; }\n")
+    assert ctypes.CDLL(str(library("parts", "the parts", sources))).part2() == 3
+    assert len(set(cache.glob("*.o")) - objects) == 1
 
 
 def test_what_the_compiler_said_is_told(cache: Path) -> None:

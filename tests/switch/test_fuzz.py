@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from switch.build import compiler
+from switch.errors import BuildError
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
@@ -21,12 +23,11 @@ ARP = "ffffffffffff0200000000010806000108000604000102000000000101020304000000000
 
 def sanitizer() -> str | None:
     """Path of libasan, where the compiler has it."""
-    cc = shutil.which(os.environ.get("CC") or "cc")
-    if cc is None:
+    try:
+        command = [*compiler(), "-print-file-name=libasan.so"]
+    except BuildError:
         return None
-    path = subprocess.run(
-        [cc, "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
-    ).stdout
+    path = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return path.strip() if os.path.isabs(path.strip()) else None
 
 

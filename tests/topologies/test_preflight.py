@@ -30,6 +30,18 @@ def test_a_compiler_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     assert "libc6-dev" in problem
 
 
+@pytest.mark.parametrize("command", ["cc -DSOME=1", "env LC_ALL=C cc", " "])
+def test_a_compiler_of_several_words(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("CC", command)
+    assert preflight.compiler_problems() == []
+
+
+def test_a_compiler_that_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc '-DX")
+    (problem,) = preflight.compiler_problems()
+    assert "is not a command" in problem
+
+
 def test_memory(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable:    2048000 kB\n")
