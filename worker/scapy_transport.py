@@ -12,9 +12,10 @@ import time
 import numpy as np
 from scapy.config import conf
 from scapy.error import Scapy_Exception
-from scapy.layers.inet import IP, UDP
+from scapy.layers.inet import IP, UDP, in4_pseudoheader
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
+from scapy.utils import checksum
 
 from wire.constants import TTL
 from wire.layers import Agg
@@ -83,25 +84,33 @@ class ScapyTransport:
                 break
             packet = self._socket.recv()
             if packet is not None and self._is_mine(packet):
-                payloads.append(bytes(packet[UDP].payload))
-            if len(payloads) == self._membership.window:
+                data, size = bytes(packet[UDP].payload), self._dtype.itemsize
+                payloads += [data[at : at + size] for at in range(0, len(data), size)]
+            if len(payloads) >= self._membership.window:
                 break
         return np.frombuffer(b"".join(payloads), self._dtype)
 
     def _is_mine(self, packet: Packet) -> bool:
-        """Say whether a packet is a result for this worker with right checksums, as the kernel would."""
+        """Say whether a packet is a result for this worker with right checksums, as the kernel would.
+
+        Or several results in one: a super-packet, whose checksum the sender left to the kernel.
+        """
         m = self._membership
-        if UDP not in packet or Agg not in packet or packet[IP].src != m.switch_ip:
+        if UDP not in packet or packet[IP].src != m.switch_ip:
             return False
         if (packet[UDP].sport, packet[UDP].dport) != (m.port, m.own_port):
             return False
-        if len(packet[Agg]) != self._dtype.itemsize:
+        length = len(packet[UDP].payload)
+        if not length or length % self._dtype.itemsize:
             return False
         received = packet[IP].chksum, packet[UDP].chksum
         again = packet.copy()
         del again[IP].chksum, again[UDP].chksum
         again = Ether(bytes(again))
-        return received[0] == again[IP].chksum and received[1] in (0, again[UDP].chksum)
+        right = {0, int(again[UDP].chksum)}
+        if length > self._dtype.itemsize:
+            right = {0xFFFF - checksum(in4_pseudoheader(socket.IPPROTO_UDP, packet[IP], packet[UDP].len))}
+        return received[0] == again[IP].chksum and received[1] in right
 
     def close(self) -> None:
         """Close both sockets; see Transport."""

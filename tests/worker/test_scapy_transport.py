@@ -66,6 +66,46 @@ def test_same_bytes_as_the_frames_of_wire(elements, monkeypatch):
     assert sent == [frame.tobytes() for frame in frames]
 
 
+def test_a_super_packet_is_several_results(monkeypatch):
+    from scapy.config import conf
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.l2 import Ether
+
+    from worker.scapy_transport import ScapyTransport
+
+    member = memberships(1)[0]
+    payloads = random_payloads(64)
+    payloads["kind"] = 0x21
+    flow = Ether(dst=member.own_mac) / IP(src=member.switch_ip, dst=member.own_ip, flags="DF")
+    flow /= UDP(sport=member.port, dport=member.own_port)
+    length = 8 + payloads.nbytes
+    words = np.frombuffer(flow[IP].build()[12:20], ">u2")
+    # The sum of the pseudo-header, not inverted, as the kernel leaves it (RFC 1071 for the sum).
+    total = int(words.sum()) + 17 + length
+    flow[UDP].chksum = total % 65535 or 65535
+    frames = [Ether(bytes(flow / payloads.tobytes()))]
+    flow[UDP].chksum = 1 + total % 65535
+    frames.append(Ether(bytes(flow / payloads.tobytes())))
+
+    class Player:
+        def __init__(self, iface):
+            pass
+
+        def select(self, sockets, timeout):
+            return sockets if frames else []
+
+        def recv(self):
+            return frames.pop(0)
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(conf, "L2socket", Player)
+    transport = ScapyTransport(member, "h0-eth0", bind_port("127.0.0.1"))
+    np.testing.assert_array_equal(transport.receive(0.0), payloads)
+    transport.close()
+
+
 def test_an_unknown_interface_is_named():
     from worker.scapy_transport import ScapyTransport
 
