@@ -14,7 +14,7 @@ struct fault_t {
 
 // Drops, duplicates and corrupts a settable share of a port's packets, by hash(seed, port, direction, packet
 // counter): every target faults the same packets of one order. A share s of 1 is the threshold s * (2^32 - 1); 0 is never.
-control Faults(in bit<9> port, out fault_t fault)(bit<8> direction) {
+control Faults(in bit<9> port, in bool corruptible, out fault_t fault)(bit<8> direction) {
     register<bit<32>>(PORTS) packets;
     counter(PORTS * VERDICTS, CounterType.packets_and_bytes) injected;
     bit<32> drop_below;
@@ -62,7 +62,7 @@ control Faults(in bit<9> port, out fault_t fault)(bit<8> direction) {
                 }
                 x = x + 0x9e3779b9;
                 MIX(x)
-                if (corrupt_below != 0 && x <= corrupt_below) {
+                if (corruptible && corrupt_below != 0 && x <= corrupt_below) {
                     fault.flip = 32w1 << (bit<8>)n[4:0];
                     injected.count((bit<32>)(port ++ V_FAULT_CORRUPTED));
                 }

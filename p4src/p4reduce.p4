@@ -20,6 +20,8 @@
 control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Faults(8w0) faults;
     fault_t     fault;
+    bool        corruptible;
+    bool        local;
 
     action refuse(verdict_t verdict) {
         meta.verdict = verdict;
@@ -57,8 +59,21 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             refuse(V_UNKNOWN_PORT);
             return;
         }
+        local = false;
+        if (hdr.ipv4.isValid()) {
+            local = addresses.apply().hit;
+        }
+        // Known before anything is refused, so that what is refused counts for the job that it names.
+        if (local && hdr.udp.isValid() && hdr.udp.dst[15:8] == 0xBE) {
+            meta.for_job = true;
+            meta.job = hdr.udp.dst[7:0];
+        } else if (local && hdr.udp.isValid() && hdr.udp.src[15:8] == 0xBE) {
+            meta.for_job = true;
+            meta.job = hdr.udp.src[7:0];
+        }
         if (standard.instance_type != INSTANCE_RECIRCULATED) {
-            faults.apply(meta.port, fault);
+            corruptible = hdr.values.isValid() && hdr.udp.checksum != 0; // else nobody would notice
+            faults.apply(meta.port, corruptible, fault);
             if (fault.drop) {
                 refuse(V_FAULT_DROPPED);
                 return;
@@ -66,7 +81,7 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             if (fault.duplicate) {
                 clone_preserving_field_list(CloneType.I2E, SESSION_INGRESS_DUPLICATE, FIELDS_DUPLICATE);
             }
-            if (hdr.values.isValid()) {
+            if (corruptible) {
                 hdr.values.v00 = hdr.values.v00 ^ fault.flip;
             }
         }
@@ -78,24 +93,19 @@ control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             refuse(V_NOT_IPV4);
         } else if (standard.checksum_error == 1) {
             refuse(V_BAD_IP_CHECKSUM);
-        } else if ((bit<32>)hdr.ipv4.length + 14 > standard.packet_length) {
+        } else if ((bit<32>)hdr.ipv4.length + 14 > standard.packet_length
+                   || hdr.ipv4.length < (bit<16>)hdr.ipv4.ihl << 2) {
             refuse(V_MALFORMED);
         } else if (hdr.ethernet.dst[40:40] == 1) {
             refuse(V_NOT_FOR_SWITCH);
-        } else if (!addresses.apply().hit) {
+        } else if (!local) {
             meta.handling = HANDLE_ROUTING;
         } else if (hdr.ipv4_options.isValid()) {
             refuse(V_IP_OPTIONS);
         } else if (hdr.ipv4.more_fragments == 1 || hdr.ipv4.fragment_offset != 0) {
             refuse(V_FRAGMENT);
-        } else if (hdr.udp.isValid() && hdr.udp.dst[15:8] == 0xBE) {
+        } else if (meta.for_job) {
             meta.handling = HANDLE_AGGREGATION;
-            meta.for_job = true;
-            meta.job = hdr.udp.dst[7:0];
-        } else if (hdr.udp.isValid() && hdr.udp.src[15:8] == 0xBE) {
-            meta.handling = HANDLE_AGGREGATION;
-            meta.for_job = true;
-            meta.job = hdr.udp.src[7:0];
         } else {
             meta.handling = HANDLE_PING;
         }
@@ -179,6 +189,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     Faults(8w1)   faults;
     counter(PORTS * VERDICTS, CounterType.packets_and_bytes) port_verdicts;
     fault_t fault;
+    bool    corruptible;
     bool    found;
     bit<16> sum;
 
@@ -205,7 +216,8 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                     }
                     hdr.udp.checksum = sum;
                 }
-                faults.apply(standard.egress_port, fault);
+                corruptible = hdr.values.isValid() && hdr.udp.checksum != 0;
+                faults.apply(standard.egress_port, corruptible, fault);
                 if (fault.drop) {
                     mark_to_drop(standard);
                 } else {
@@ -213,7 +225,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
                         clone_preserving_field_list(CloneType.E2E,
                             SESSION_EGRESS_DUPLICATE + (bit<32>)standard.egress_port, FIELDS_DUPLICATE);
                     }
-                    if (hdr.values.isValid()) {
+                    if (corruptible) {
                         hdr.values.v00 = hdr.values.v00 ^ fault.flip;
                     }
                 }

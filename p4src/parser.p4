@@ -36,12 +36,12 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
     state parse_options {
         packet.extract(hdr.ipv4_options, ((bit<32>)hdr.ipv4.ihl - 5) * 32);
-        transition accept;
+        transition parse_payload;
     }
     state parse_payload {
-        transition select(hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
-            (0, 0, PROTOCOL_UDP): parse_udp;
-            (0, 0, PROTOCOL_ICMP): parse_icmp;
+        transition select(hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
+            (0, PROTOCOL_UDP): parse_udp;
+            (0, PROTOCOL_ICMP): parse_icmp;
             default: accept;
         }
     }
@@ -59,8 +59,8 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
     // Any other length leaves agg invalid: control refuses it where it is addressed to the switch.
     state parse_lengths {
-        transition select(standard.packet_length, hdr.ipv4.length, hdr.udp.length) {
-            (FRAME_BYTES, IPV4_BYTES, UDP_BYTES): parse_agg;
+        transition select(hdr.ipv4.ihl, standard.packet_length, hdr.ipv4.length, hdr.udp.length) {
+            (5, FRAME_BYTES, IPV4_BYTES, UDP_BYTES): parse_agg;
             default: accept;
         }
     }

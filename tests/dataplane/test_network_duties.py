@@ -248,6 +248,17 @@ def test_no_share_no_fault_and_a_share_of_1_always(rig: Rig) -> None:
     assert rig.verdicts(2) == {Verdict.FAULT_DROPPED: 50}
 
 
+def test_only_what_somebody_would_notice_is_corrupted_and_counted(rig: Rig) -> None:
+    control = "SwitchIngress.receive.faults"
+    rig.add(f"{control}.shares", [1], "inject", [1, 0, 0, threshold(1.0)])
+    assert len(rig.send(0, arp(rig, 1, SWITCH_IP))) == 1
+    rig.send(0, rig.contribution(0, 0, [5], udp_checksum=0))
+    assert rig.worker_verdicts(0) == {Verdict.ABSORBED: 1}
+    rig.send(0, rig.contribution(0, 1, [5]))
+    assert rig.worker_verdicts(0) == {Verdict.ABSORBED: 1, Verdict.BAD_UDP_CHECKSUM: 1}
+    assert rig.device.counter_read(f"{control}.injected", 64 + Verdict.FAULT_CORRUPTED)[0] == 1
+
+
 UPLINK = 64
 PARENT_IP = "10.0.255.9"
 PARENT_MAC = "02:00:00:00:ff:09"

@@ -172,3 +172,43 @@ def test_addresses_in_the_frames_are_what_the_rig_says() -> None:
     assert checksum(data[14:34]) == 0
     assert data[26:38].hex() == "0a0000010a00ff010fa1be07"
     assert data[42:].hex() == "1000000000000000808000000001ffffffff"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a bad IPv4 checksum",
+        "a broadcast MAC",
+        "an IPv4 length that is too large",
+        "a first fragment",
+        "IPv4 options",
+        "two job ports",
+        "an unknown job",
+    ],
+)
+def test_what_is_refused_early_counts_for_the_job_that_its_udp_port_names(rig: Rig, what: str) -> None:
+    changes, verdict = REFUSED[what]
+    rig.send(0, rig.contribution(0, 0, [], **changes))
+    job = 0xFF & int(changes.get("udp_dst", JOB_PORT))  # type: ignore[call-overload]
+    assert rig.job_verdicts(job) == {verdict: 1}
+    assert rig.worker_verdicts(0) == {}
+
+
+def test_a_cut_aggregation_frame_counts_for_its_job(rig: Rig) -> None:
+    rig.send(0, rig.contribution(0, 0, []).pack()[:100])
+    assert rig.job_verdicts() == {Verdict.MALFORMED: 1}
+
+
+def test_job_ports_of_ordinary_traffic_count_for_no_job(rig: Rig) -> None:
+    rig.send(0, rig.contribution(0, 0, [], ip_dst=host_ip(2)))
+    rig.send(0, rig.contribution(0, 0, [], ip_dst="10.9.9.9"))
+    assert rig.verdicts(1) == {Verdict.ROUTED: 1, Verdict.NO_ROUTE: 1}
+    assert rig.job_verdicts() == {}
+
+
+@pytest.mark.parametrize(("ihl", "length"), [(5, 0), (5, 5), (5, 19), (6, 23)])
+def test_an_ipv4_length_shorter_than_its_header_is_malformed(rig: Rig, ihl: int, length: int) -> None:
+    options = b"\x01" * 4 * (ihl - 5)
+    frame = rig.contribution(0, 0, [], ip_dst=host_ip(2), ip_length=length, options=options)
+    assert rig.send(0, frame) == []
+    assert rig.verdicts(1) == {Verdict.MALFORMED: 1}

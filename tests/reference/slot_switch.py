@@ -120,7 +120,7 @@ class SlotSwitch:
         if ones_sum(frame[14 : 14 + header]) != 0xFFFF:
             return Verdict.BAD_IP_CHECKSUM, []
         (ip_length,) = struct.unpack(">H", ip[2:4])
-        if 14 + ip_length > len(frame):
+        if 14 + ip_length > len(frame) or ip_length < header:
             return Verdict.MALFORMED, []
         if ip[16:20] != self.ip:
             return Verdict.NO_ROUTE, []
