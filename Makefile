@@ -8,7 +8,7 @@ export PYTHON ?= python3
 
 option = $(if $($1),--$2 "$($1)")
 OPTIONS = $(call option,WORKERS,workers) $(call option,ELEMENTS,elements) $(call option,LOSS,loss) \
-	$(call option,SEED,seed) $(call option,SWITCH,switch) $(if $(KEEP),--keep) $(call option,PCAP,pcap)
+	$(call option,SEED,seed) $(call option,SWITCH,switch) $(if $(filter-out 0 no,$(KEEP)),--keep) $(call option,PCAP,pcap)
 
 .PHONY: help setup run test test-slow lint p4 clean
 help:

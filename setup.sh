@@ -92,7 +92,9 @@ install_packages() {
 make_venv() {
     # A .venv works at one path, with one Python, for one list of dependencies.
     want="$(cksum <pyproject.toml) $PWD $("$PYTHON" -V 2>&1)"
-    if [ -f $STAMP ] && [ "$(cat $STAMP)" = "$want" ]; then return 0; fi
+    if [ -f $STAMP ] && [ "$(cat $STAMP)" = "$want" ] && $VENV/bin/python -c 'import wire, typer' 2>/dev/null; then
+        return 0
+    fi
     if ! { [ -x $VENV/bin/python ] && $VENV/bin/python -m pip --version >/dev/null 2>&1; } ||
         { [ -f $STAMP ] && [ "$(cut -d' ' -f3- $STAMP)" != "$(printf '%s' "$want" | cut -d' ' -f3-)" ]; }; then
         say "making $VENV with $("$PYTHON" -V 2>&1)"

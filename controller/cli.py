@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -91,8 +92,19 @@ def _root(
     pass
 
 
+def _unwind(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
-    """Run the command line; an error of ours becomes one line and its exit code."""
+    """Run the command line; an error of ours becomes one line and its exit code.
+
+    TERM and HUP (a closed session) unwind as Ctrl-C does, so that what was started is stopped again.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup keeps HUP ignored
+            signal.signal(number, _unwind)
     try:
         app()
     except P4ReduceError as error:

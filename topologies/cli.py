@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from topologies import record as records
 from topologies.record import NetRecord
+from wire.errors import P4ReduceError
 
 app = typer.Typer(help="Networks and their switches: up, status, exec, down.", no_args_is_help=True)
 
@@ -39,6 +41,7 @@ def net_up(
 ) -> None:
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
+    from topologies.hints import command
     from topologies.spec import describe
 
     spec = describe(topology, hosts)
@@ -56,8 +59,9 @@ def net_up(
     typer.echo(
         f"network {record.name} is up: {_span(record)}, {record.elements} elements, {record.slots} slots"
     )
-    typer.echo(f"try:  p4reduce net status\n      p4reduce net exec{option} {first.name} ping -c 3 {last.ip}")
-    typer.echo(f"end:  p4reduce net down{option}")
+    typer.echo(f"try:  {command('net status')}")
+    typer.echo(f"      {command(f'net exec{option} {first.name} ping -c 3 {last.ip}')}")
+    typer.echo(f"end:  {command(f'net down{option}')}")
 
 
 @app.command("down")
@@ -68,12 +72,18 @@ def net_down(
     """Take a network down, also one that crashed: what its record names, and nothing else."""
     from topologies import manager
 
-    chosen = [records.load(name) for name in records.names()] if everything else [records.load_default(net)]
-    for record in chosen:
-        manager.down(record)
-        typer.echo(f"network {record.name} is down")
-    if not chosen:
+    chosen, failures = records.load_all() if everything else ([records.load_default(net)], [])
+    if not chosen and not failures:
         typer.echo("no network runs")
+    errors: list[P4ReduceError] = [*failures]
+    for record in chosen:
+        try:
+            manager.down(record)
+        except P4ReduceError as error:
+            errors.append(error)
+        else:
+            typer.echo(f"network {record.name} is down")
+    _raise_all(errors)
 
 
 @app.command("status")
@@ -81,11 +91,13 @@ def net_status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the networks that run, and say which of their processes have died."""
-    found = [records.load(name) for name in records.names()]
+    found, failures = records.load_all()
     if as_json:
         typer.echo(json.dumps([_summary(record) for record in found], indent=1))
+        _raise_all(failures)
         return
     if not found:
+        _raise_all(failures)
         typer.echo("no network runs; start one with: p4reduce net up star")
         return
     from rich.console import Console
@@ -115,6 +127,7 @@ def net_status(
                 f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
                 f"clean up with: p4reduce net down --net {record.name}"
             )
+    _raise_all(failures)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
@@ -134,6 +147,14 @@ def net_exec(
         raise NetworkError(
             host, "mnexec is missing: apt-get install --no-install-recommends mininet"
         ) from None
+
+
+def _raise_all(errors: Sequence[P4ReduceError]) -> None:
+    """Tell all errors but the last, and raise that one: one bad network does not hide the others."""
+    for error in errors[:-1]:
+        typer.echo(f"error: {error}", err=True)
+    if errors:
+        raise errors[-1]
 
 
 def _span(record: NetRecord) -> str:

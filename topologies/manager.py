@@ -60,7 +60,10 @@ def up(
     preflight.check(chosen.memory_mb * len(spec.switches))
     if pcap is not None:
         pcap = pcap.absolute()
-        pcap.mkdir(parents=True, exist_ok=True)
+        try:
+            pcap.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpecError(f"--pcap {pcap}", f"the folder cannot be made: {error.strerror}") from None
     clear_crashed(name, root, say)
     record = records.new_record(
         name,
@@ -100,11 +103,15 @@ def network(spec: NetworkSpec, **options: Any) -> Iterator[NetRecord]:
         down(record)
 
 
-def down(record: NetRecord) -> None:
-    """Take a network down, running or crashed, by what its record names and nothing else."""
+def down(record: NetRecord, *, keep_logs: bool = False) -> Path | None:
+    """Take a network down, running or crashed, by what its record names and nothing else.
+
+    Returns the folder of its logs where they are to be kept.
+    """
     if os.geteuid() != 0:
         raise RecordError(record.name, "taking a network down needs root: run the command with sudo")
-    _remove(record, False)
+    logs = _remove(record, keep_logs)
+    return logs if keep_logs else None
 
 
 def clear_crashed(name: str, root: Path = RUN_ROOT, say: Say = _quiet) -> None:
@@ -199,12 +206,18 @@ def _remove(record: NetRecord, keep_logs: bool) -> Path:
     if record.owner.pid != os.getpid():
         processes.end([record.owner], DOWN_LIMIT_S)
     processes.sweep(record)
+    # The name is free, or the record whole, at every moment: the folder goes by one rename.
+    going = record.root / f".{record.name}.removed.{os.getpid()}"
     kept = record.root / f"{record.name}.failed"
-    if keep_logs and record.directory.exists():
+    try:
+        record.directory.rename(going)
+    except FileNotFoundError:
+        return kept  # somebody else removed it
+    if keep_logs:
+        (going / "net.json").unlink(missing_ok=True)
         shutil.rmtree(kept, ignore_errors=True)
-        (record.directory / "net.json").unlink(missing_ok=True)
-        record.directory.rename(kept)
-    shutil.rmtree(record.directory, ignore_errors=True)
+        going.rename(kept)
+    shutil.rmtree(going, ignore_errors=True)
     return kept
 
 

@@ -15,10 +15,13 @@ from types import TracebackType
 from typing import Any
 
 from topologies import processes
+from topologies.errors import NetworkError
 from topologies.record import NetRecord
 from wire.errors import P4ReduceError
 
 START_LIMIT_S = 60.0
+WATCH_S = 1.0
+"""How often the network's processes are looked at while the ranks are silent."""
 _SAID_BYTES = 4000
 
 
@@ -42,6 +45,7 @@ class Ranks:
         self, record: NetRecord, hosts: Sequence[str], module: str, arguments: Sequence[Sequence[str]]
     ) -> None:
         self.hosts = list(hosts)
+        self._record = record
         self._children: list[subprocess.Popen[bytes]] = []
         self._errors = [tempfile.TemporaryFile() for _ in hosts]  # noqa: SIM115 - closed in close()
         self._buffers = [b"" for _ in hosts]
@@ -82,11 +86,19 @@ class Ranks:
     def heard(self, silence_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (rank, message) as they come, until all ranks have ended well.
 
-        Raises RankError when one fails, ends badly, or when none says anything for `silence_s` seconds.
+        Raises RankError when one fails, ends badly, or when none says anything for `silence_s` seconds, and
+        NetworkError when a part of the network dies.
         """
+        deadline = time.monotonic() + silence_s
         while self._selector.get_map():
-            ready = self._selector.select(silence_s)
-            if not ready:
+            ready = self._selector.select(WATCH_S)
+            if ready:
+                deadline = time.monotonic() + silence_s
+            elif self._record.dead():
+                raise NetworkError(
+                    self._record.name, f"{', '.join(self._record.dead())} died while the ranks were at work"
+                )
+            elif time.monotonic() > deadline:
                 waiting = [key.data for key in self._selector.get_map().values()]
                 raise RankError(
                     waiting[0],

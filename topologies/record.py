@@ -173,6 +173,10 @@ class NetRecord:
             draft.rename(self.directory)
         except OSError as error:
             shutil.rmtree(draft)
+            if not (self.directory / "net.json").exists():
+                raise RecordError(
+                    self.name, f"{self.directory} is in the way and is no network's record: remove it"
+                ) from error
             raise RecordError(
                 self.name,
                 f"network {self.name} is already up; take it down (p4reduce net down --net {self.name}) "
@@ -303,7 +307,21 @@ def names(root: Path = RUN_ROOT) -> list[str]:
     """Return the names of the networks that have a record, sorted."""
     if not root.exists():
         return []
-    return sorted(path.name for path in root.iterdir() if NET_NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(
+        path.name for path in root.iterdir() if NET_NAME.fullmatch(path.name) and (path / "net.json").exists()
+    )
+
+
+def load_all(root: Path = RUN_ROOT) -> tuple[list[NetRecord], list[RecordError]]:
+    """Return the records of all networks, and what is wrong with those that cannot be read."""
+    found, unreadable = [], []
+    for name in names(root):
+        try:
+            found.append(load(name, root))
+        except RecordError as error:
+            if name in names(root):  # else it was taken down meanwhile
+                unreadable.append(error)
+    return found, unreadable
 
 
 def load(name: str, root: Path = RUN_ROOT) -> NetRecord:

@@ -47,9 +47,12 @@ def train(
         )
     if not 0 <= loss < 100:
         raise OptionError(f"--loss {loss:g}", "a percentage of 0 or more and under 100")
+    if not 0 <= seed < 1 << 32:
+        raise OptionError(f"--seed {seed}", f"a number from 0 to {(1 << 32) - 1}")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from topologies.hints import command
     from training.run import CheckError, Options, Watch, run
 
     console = Console(width=None if sys.stdout.isatty() else 110)
@@ -85,14 +88,11 @@ def train(
     if pcap is not None:
         console.print(f"captures of every link: {pcap.absolute()}", highlight=False, soft_wrap=True)
     if keep:
-        console.print(
-            f"network {options.name} is still up; try:\n"
-            "  p4reduce net status\n"
-            "  p4reduce net exec h1 ping -c 3 10.0.0.2\n"
-            f"  p4reduce bench allreduce --workers {workers}\n"
-            "  p4reduce net down",
-            highlight=False,
-        )
+        lines = [f"network {options.name} is still up; try:"]
+        for arguments in ("net status", "net exec h1 ping -c 3 10.0.255.1", "net down"):
+            lines.append(f"  {command(arguments)}")
+        lines.insert(-1, f"  {command(f'bench allreduce --net {options.name} --workers {workers}')}")
+        console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if failed:
         raise CheckError(*failed[0])
 

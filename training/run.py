@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -31,13 +29,12 @@ from wire.errors import P4ReduceError
 from wire.verdicts import Verdict
 
 from .check import Evidence, wrong_all_reduces
-from .data import Digits
-from .loop import Plan, reference_accuracy
+from .loop import Plan
+from .reference import Reference
 
 JOB = 0
 SILENCE_LIMIT_S = 60.0
 """An epoch takes well under a second on a quiet machine; a rank that says nothing for this long hangs."""
-REFERENCE_LIMIT_S = 300.0
 POINTS = 0.5
 """Percent of accuracy that the network may cost or give."""
 
@@ -119,7 +116,6 @@ def run(options: Options, watch: Watch) -> Outcome:
     plan = Plan(n=options.workers, seed=options.seed)
     spec = describe("star", options.workers)
     with ExitStack() as stack:
-        pool = stack.enter_context(_reference_pool())
         record = manager.up(
             spec,
             name=options.name,
@@ -128,39 +124,39 @@ def run(options: Options, watch: Watch) -> Outcome:
             pcap=options.pcap,
             say=watch.say,
         )
-        kept = ExitStack()
-        kept.callback(_take_down, record, watch.say)
-        stack.enter_context(kept)
-        reference = pool.submit(_reference, plan)
+        network = stack.enter_context(_Network(record, watch.say))
+        reference = stack.enter_context(Reference(plan))
         with connect(record, record.switches[0].name) as client:
             program = Program(client.p4info)
             _set_loss(client, program, record, options, watch.say)
             outcome = _train(record, client, program, plan, watch)
             watch.say("training the same in one process with float64 sums, for comparison")
-            accuracy = reference.result(timeout=REFERENCE_LIMIT_S)
+            accuracy = reference.accuracy()
             _set_loss(client, program, record, None, watch.say)
-        if options.keep:
-            kept.pop_all()
+        network.keep = options.keep
     return outcome(accuracy)
 
 
-def _reference_pool() -> ProcessPoolExecutor:
-    # spawn: a fork of a process with gRPC's threads may hang (grpc#13873).
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_be_nice)
+class _Network:
+    """Takes the network down at the end, unless it is to be kept; of a run that failed the logs stay."""
 
+    def __init__(self, record: NetRecord, say: Callable[[str], None]) -> None:
+        self._record = record
+        self._say = say
+        self.keep = False
 
-def _be_nice() -> None:
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    os.nice(10)
+    def __enter__(self) -> _Network:
+        return self
 
-
-def _reference(plan: Plan) -> float:
-    return reference_accuracy(plan, Digits.load(plan.seed))
-
-
-def _take_down(record: NetRecord, say: Callable[[str], None]) -> None:
-    manager.down(record)
-    say(f"network {record.name} is down: no namespace, interface or process of it is left")
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.keep:
+            return
+        logs = manager.down(self._record, keep_logs=error is not None)
+        self._say(f"network {self._record.name} is down: no namespace, interface or process of it is left")
+        if logs is not None:
+            self._say(f"the logs of its switch and daemon are kept in {logs}")
 
 
 def _set_loss(
@@ -197,14 +193,12 @@ def _train(
             ports = ranks.ports()
             seats = [seat(record, host, port) for host, port in zip(hosts, ports, strict=True)]
             members = jobs.add_job(JOB, seats, window)
-            try:
-                for rank, membership in enumerate(members):
-                    ranks.tell(rank, membership.to_json())
-                ends = _listen(ranks, plan, watch)
-                counted = program.verdicts.of_jobs(client, {JOB: plan.n})[JOB]
-                ports_read = program.verdicts.of_ports(client, record.peers(record.switches[0].name))
-            finally:
-                jobs.remove_job(JOB)
+            for rank, membership in enumerate(members):
+                ranks.tell(rank, membership.to_json())
+            ends = _listen(ranks, plan, watch)
+            counted = program.verdicts.of_jobs(client, {JOB: plan.n})[JOB]
+            ports_read = program.verdicts.of_ports(client, record.peers(record.switches[0].name))
+            jobs.remove_job(JOB)  # after a failure the network goes down, and the job with it
         watch.say("checking every all-reduce against the gradients")
         kept = []
         for path in evidence:

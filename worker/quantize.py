@@ -60,6 +60,6 @@ def dequantize(sums: NDArray[Any], exponents: NDArray[np.int8], workers: int) ->
     """
     scaled = np.multiply(sums, scales(exponents, workers), dtype=np.float64)
     scaled /= QUANTUM
-    with np.errstate(over="ignore"):  # the contract's infinity
+    with np.errstate(over="ignore", under="ignore"):  # infinity, denormals and 0 are results
         result: NDArray[np.float32] = scaled.astype(np.float32)
     return result

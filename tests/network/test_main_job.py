@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,76 @@ def test_it_trains_checks_itself_and_leaves_captures_alone(target: Target, tmp_p
         assert {len(f) for f in sums} == {frame_bytes(ELEMENTS)}
 
 
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A training that is under way, and the prefix of its network's interfaces."""
+    if NAME in records.names() and not records.load(NAME).dead():
+        pytest.skip(f"a network {NAME} is up on this machine: p4reduce net down --net {NAME}")
+    with subprocess.Popen(
+        [str(COMMAND), "train", "--workers", "2"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if line.startswith("epoch "):
+                    break
+            yield child, records.load(NAME).token
+        finally:
+            if child.poll() is None:
+                child.terminate()
+            child.communicate(timeout=LIMIT_S)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_everything_that_was_started(
+    running: tuple[subprocess.Popen[str], str], number: signal.Signals
+) -> None:
+    child, token = running
+    os.killpg(child.pid, number)  # as a terminal does
+    _, said = child.communicate(timeout=LIMIT_S)
+    assert child.returncode == 128 + number
+    assert "Traceback" not in said
+    assert left(token) == []
+    assert [p for p in processes_of(child.pid) if p != child.pid] == []
+
+
+@pytest.mark.root
+def test_a_switch_that_dies_is_named_soon_and_its_log_is_kept(
+    running: tuple[subprocess.Popen[str], str],
+) -> None:
+    child, token = running
+    switch = records.load(NAME).switches[0].process
+    assert switch is not None
+    os.kill(switch.pid, signal.SIGKILL)
+    out, said = child.communicate(timeout=LIMIT_S)
+    assert child.returncode == 1
+    assert said.startswith("error: run: switch s1 died")
+    assert left(token) == []
+    kept = records.RUN_ROOT / f"{NAME}.failed"
+    assert str(kept) in out
+    assert (kept / "s1.log").exists()
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -96,6 +168,8 @@ def test_it_trains_checks_itself_and_leaves_captures_alone(target: Target, tmp_p
         (["--loss", "-1"], "--loss -1"),
         (["--elements", "100"], "--elements 100"),
         (["--switch", "tofino"], "tofino"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--pcap", "/dev/null/x"], "--pcap /dev/null/x"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(options: list[str], names: str, tmp_path: Path) -> None:

@@ -115,3 +115,17 @@ def test_a_record_tells_who_died(tmp_path: Path) -> None:
     assert record.dead() == []
     record = replace(with_host(record, "h1", process=record.owner), state="up")
     assert record.dead() == ["switch s1", "host h2"]
+
+
+def test_one_bad_folder_hides_no_other_network(tmp_path: Path) -> None:
+    make(tmp_path, "good").claim()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "net.json").write_text("{")
+    found, unreadable = records.load_all(tmp_path)
+    assert [record.name for record in found] == ["good"]
+    (error,) = unreadable
+    assert error.name == "broken"
+    assert records.names(tmp_path) == ["broken", "good"]
+    with pytest.raises(RecordError, match="empty is in the way and is no network's record: remove it"):
+        make(tmp_path, "empty").claim()
