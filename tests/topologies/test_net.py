@@ -99,6 +99,18 @@ def guest_in(record: NetRecord, host: str) -> Iterator[subprocess.Popen[bytes]]:
             guest.kill()
 
 
+def offloads(record: NetRecord, port: int) -> set[str]:
+    """Return what the offloads are, on or off, at both ends of a port; asserts that GRO is off."""
+    host, switch_end = record.hosts[port - 1], record.switches[0].ports[port]
+    shown = subprocess.run(["ethtool", "-k", switch_end], capture_output=True, text=True, check=True).stdout
+    found = set()
+    for text in (shown, run_in(record, host.name, f"ethtool -k {host.interface}")):
+        features = dict(line.strip().split(": ")[:2] for line in text.splitlines() if ": " in line)
+        found |= {features[key].split()[0] for key in OFFLOADS}
+        assert features["generic-receive-offload"].split()[0] == "off"
+    return found
+
+
 def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str, tmp_path: Path) -> None:
     before = look()
     record = manager.up(star(3), name=name, target=target.name, elements=64, pcap=tmp_path / "caps")
@@ -115,13 +127,7 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
         assert [(a["local"], a["prefixlen"]) for a in interface["addr_info"]] == [(host.ip, 16)]
         switch_end = record.switches[0].ports[port]
         assert Path("/proc/sys/net/ipv6/conf", switch_end, "disable_ipv6").read_text() == "1\n"
-        shown = subprocess.run(
-            ["ethtool", "-k", switch_end], capture_output=True, text=True, check=True
-        ).stdout
-        for text in (shown, run_in(record, host.name, f"ethtool -k {host.interface}")):
-            features = dict(line.strip().split(": ")[:2] for line in text.splitlines() if ": " in line)
-            assert {features[key].split()[0] for key in OFFLOADS} == {"on" if record.super_packets else "off"}
-            assert features["generic-receive-offload"].split()[0] == "off"
+        assert offloads(record, port) == {"on" if target.super_packets else "off"}
     with guest_in(record, "h2") as guest:
         manager.down(record)
         assert guest.wait(10) == -signal.SIGTERM
@@ -129,6 +135,15 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
     assert not any(host.process is not None and host.process.alive() for host in record.hosts)
     assert record.switches[0].process is not None
     assert not record.switches[0].process.alive()
+
+
+def test_super_packets_can_be_switched_off(name: str) -> None:
+    record = manager.up(star(2), name=name, target="embedded", elements=64, super_packets=False)
+    assert not record.super_packets
+    assert offloads(record, 1) == offloads(record, 2) == {"off"}
+    process = record.switches[0].process
+    assert process is not None
+    assert b"--no-super-packets" in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
 
 
 def test_what_a_crashed_network_leaves_is_removed_by_its_record(target: Target, name: str) -> None:
