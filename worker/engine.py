@@ -52,8 +52,8 @@ class Stats:
     bytes_sent: int = 0
     """UDP payload bytes."""
     seconds: float = 0.0
-    srtt: float | None = None
-    """Smoothed round-trip time in seconds, None before a first sample."""
+    rtt: float | None = None
+    """The quickest of the last round trips in seconds, None before a first one."""
 
 
 class Engine:
@@ -149,7 +149,7 @@ class Engine:
         self._operation = None
         self.stats.all_reduces += 1
         self.stats.seconds += now - self._begun_at
-        self.stats.srtt = self.timer.srtt
+        self.stats.rtt = self.timer.quickest
         if operation.mismatch is not None:
             self.leave("its last all_reduce did not match the other ranks'")
         result = operation.result()
@@ -284,7 +284,7 @@ class Engine:
             self._tries[rows] += 1
             waits = np.array([self.timer.patience(tries) for tries in range(1, 6)])
             self._deadline[rows] = now + waits[np.minimum(self._tries[rows], 5) - 1]
-            if now - self._cut_at > (self.timer.srtt or 0.0):
+            if now - self._cut_at > (self.timer.quickest or 0.0):
                 self._congestion = max(self._congestion_limit / 8, self._congestion * 0.7)
                 self._threshold = self._congestion
                 self._cut_at = now

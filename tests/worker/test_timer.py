@@ -3,20 +3,30 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from worker.timer import CAP, FLOOR, INITIAL, MOST_BACKOFF, RetransmissionTimer
+from worker.timer import CAP, FLOOR, INITIAL, MOST_BACKOFF, SAMPLES, RetransmissionTimer
 
 
-def test_estimate_follows_rfc_6298():
+def test_the_quickest_round_trip_and_half_the_usual_one():
     timer = RetransmissionTimer()
     assert timer.patience() == INITIAL
-    timer.sample(0.010)
-    assert timer.base == pytest.approx(0.010 + 4 * 0.005)
-    timer.sample(0.018)
-    variation = 3 / 4 * 0.005 + 1 / 4 * 0.008
-    assert timer.srtt == pytest.approx(7 / 8 * 0.010 + 1 / 8 * 0.018)
-    assert timer.base == pytest.approx(0.011 + 4 * variation)
+    for seconds in (0.010, 0.012, 0.011):
+        timer.sample(seconds)
+    assert timer.quickest == 0.010
+    assert timer.base == pytest.approx(3 * 0.010 + 0.011 / 2)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 64])
+def test_waiting_for_each_others_losses_does_not_feed_on_itself(workers: int):
+    draw = random.Random(1)
+    timer = RetransmissionTimer()
+    for _ in range(20_000):
+        lost = draw.random() > 0.98 ** (workers - 1)  # by another worker, whose timer is as ours
+        timer.sample(0.001 + (timer.patience() if lost else 0.0))
+    assert timer.base < 0.008
 
 
 def test_floor_cap_and_back_off():
@@ -34,7 +44,7 @@ def test_floor_cap_and_back_off():
     assert timer.patience() == 2 * FLOOR
     timer.answered()
     assert timer.patience() == FLOOR
-    for _ in range(60):
+    for _ in range(SAMPLES):
         timer.sample(5.0)
     assert timer.patience() == CAP
 
@@ -51,6 +61,6 @@ def test_a_path_that_became_slower_is_learned():
     timer = RetransmissionTimer()
     for _ in range(50):
         timer.sample(100e-6)
-    for _ in range(16):
+    for _ in range(SAMPLES):
         timer.sample(0.100)
     assert timer.base > 0.100
