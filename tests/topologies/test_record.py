@@ -119,7 +119,8 @@ def test_a_record_tells_who_died(tmp_path: Path) -> None:
 
 def test_one_bad_folder_hides_no_other_network(tmp_path: Path) -> None:
     make(tmp_path, "good").claim()
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "net.json").write_text("{")
     found, unreadable = records.load_all(tmp_path)
@@ -127,5 +128,5 @@ def test_one_bad_folder_hides_no_other_network(tmp_path: Path) -> None:
     (error,) = unreadable
     assert error.name == "broken"
     assert records.names(tmp_path) == ["broken", "good"]
-    with pytest.raises(RecordError, match="empty is in the way and is no network's record: remove it"):
-        make(tmp_path, "empty").claim()
+    with pytest.raises(RecordError, match="other is in the way and is no network's record: remove it"):
+        make(tmp_path, "other").claim()
