@@ -17,10 +17,14 @@ def check(program: ir.Program) -> None:
     """Verify a whole program."""
     for action in program.actions.values():
         _body(action.body, f"action {action.name!r}", jumps=len(action.body))
+        _no_lookahead(action.body, f"action {action.name!r}", action.source)
     for state in program.parser.states.values():
         calls = [op for op in state.ops if isinstance(op, ir.Call)]
         _body(calls, f"parser state {state.name!r}", jumps=None)
     _body(program.deparser.body, "the deparser", jumps=None)
+    _no_lookahead(program.deparser.body, "the deparser", ir.NOWHERE)
+    for k in program.checksums:
+        _no_lookahead(k.condition, f"checksum {k.name!r}", k.source)
     for c in program.calculations.values():
         if c.algorithm not in HASHES:
             known = ", ".join(sorted(HASHES))
@@ -30,6 +34,11 @@ def check(program: ir.Program) -> None:
         for node in pipeline.nodes.values():
             if isinstance(node, ir.Table):
                 _table(node)
+            elif isinstance(node, ir.Branch):
+                _no_lookahead(node.condition, f"node {node.name!r}", node.source)
+    both = (n for n in program.tables if n in program.ingress.nodes and n in program.egress.nodes)
+    for name in both:
+        raise LoadError(f"table {name!r}", "the other pipeline has something of this name")
 
 
 # ---- operands
@@ -88,6 +97,11 @@ def _body(body: Iterable[ir.Call], where: str, jumps: int | None) -> None:
             target = call.args[-1]
             if jumps is None or not isinstance(target, ir.Const) or not 0 <= target.value <= jumps:
                 raise LoadError(f"primitive {call.op!r} in {where}", "it jumps out of the action", source)
+
+
+def _no_lookahead(x: object, where: str, source: ir.Source) -> None:
+    if next(ir.lookaheads(x), None) is not None:
+        raise LoadError(f"lookahead in {where}", "only the parser can look ahead", str(source))
 
 
 def _same_types(call: ir.Call, where: str) -> None:

@@ -10,6 +10,7 @@ from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_parser import Parsers
+from switch.errors import LoadError
 from switch.widths import Bounds
 
 # what the v1model target reads and writes, and where it looks for it: an alias, then the header itself
@@ -34,7 +35,16 @@ TARGET_FIELDS = {
 
 
 def emit_program(program: ir.Program) -> str:
-    """The whole C file."""
+    """The whole C file. Raises `LoadError` for an expression that this switch cannot compute."""
+    try:
+        return _program(program)
+    except RecursionError as e:
+        raise LoadError(
+            "an expression", "it is nested too deeply: use variables for its parts", program.name
+        ) from e
+
+
+def _program(program: ir.Program) -> str:
     layout, bounds = Layout(program), Bounds()
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
@@ -109,7 +119,8 @@ def _find(program: ir.Program, header: str, name: str) -> ir.FieldRef | None:
     if h is None or where[1] not in (f.name for f in h.type.fields):
         return None
     ref = ir.FieldRef(ir.HeaderRef(header=h), h.type.index(where[1]))
-    return ref if ref.field.width <= 64 and not ref.field.signed else None
+    f = ref.field
+    return ref if f.width <= 64 and not f.signed and not f.varbit else None
 
 
 def _reset_metadata(program: ir.Program, layout: Layout) -> str:

@@ -23,7 +23,7 @@ _KEYWORDS = {
 
 def c_name(text: str) -> str:
     """A C identifier that still reads like the P4 name."""
-    name = re.sub(r"\W+", "_", text).strip("_") or "x"
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_") or "x"
     if name[0].isdigit() or name in _KEYWORDS or name.startswith(("sw_", "SW_", "p4_", "sm_")):
         name = "x_" + name
     return name
@@ -32,7 +32,9 @@ def c_name(text: str) -> str:
 def c_string(text: str) -> str:
     """A C string literal."""
     out = "".join(
-        ch if 32 <= ord(ch) < 127 and ch not in '"\\?' else f"\\{b:03o}" for ch in text for b in ch.encode()
+        ch if 32 <= ord(ch) < 127 and ch not in '"\\?' else f"\\{b:03o}"
+        for ch in text
+        for b in ch.encode(errors="replace")
     )
     return f'"{out}"'
 

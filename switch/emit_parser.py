@@ -64,9 +64,7 @@ class Parsers:
         for op in state.ops:
             with b.nest(""):
                 self._op(x, b, op)
-        for key in state.key:
-            if isinstance(key, ir.Lookahead):
-                self.fail(b, "PacketTooShort", f"k->len - k->pos < {(key.offset + key.width + 7) // 8}")
+        self._look(b, state.key)
         values = []
         for key in state.key:
             width = key_width(key)
@@ -93,7 +91,13 @@ class Parsers:
         # simple_switch stops quietly when no transition matches: p4c always emits a default
         b.line("goto done;")
 
+    def _look(self, b: Block, x: object) -> None:
+        """Check that the bits are there which x looks ahead at: the emitted lookaheads rely on it."""
+        for look in ir.lookaheads(x):
+            self.fail(b, "PacketTooShort", f"k->len - k->pos < {(look.offset + look.width + 7) // 8}")
+
     def _op(self, x: Expressions, b: Block, op: ir.ParserOp) -> None:
+        self._look(b, op)
         if isinstance(op, ir.Extract):
             self._extract(x, b, op)
         elif isinstance(op, ir.Advance):
@@ -108,8 +112,6 @@ class Parsers:
                 b.line(f"k->error = (uint32_t){x.low(b, op.error, 32).code};")
                 b.line("goto done;")
         elif isinstance(op, ir.Set):
-            for look in _lookaheads(op.value):
-                self.fail(b, "PacketTooShort", f"k->len - k->pos < {(look.offset + look.width + 7) // 8}")
             x.store(b, op.target, op.value)
         else:
             self.actions.call(self.actions.context(), b, op)
@@ -204,18 +206,6 @@ class Parsers:
     def header_bytes(self) -> int:
         """The most bytes that the deparser emits."""
         return sum((h.type.max_bits + 7) // 8 for h in self.program.deparser.order)
-
-
-def _lookaheads(e: ir.Expr) -> list[ir.Lookahead]:
-    if isinstance(e, ir.Lookahead):
-        return [e]
-    if isinstance(e, ir.Binary):
-        return _lookaheads(e.left) + _lookaheads(e.right)
-    if isinstance(e, ir.Unary):
-        return _lookaheads(e.x)
-    if isinstance(e, ir.Select):
-        return _lookaheads(e.cond) + _lookaheads(e.left) + _lookaheads(e.right)
-    return []
 
 
 def _test(value: int, mask: int, code: str, width: int, tw: int) -> str | None:

@@ -29,6 +29,7 @@ from switch.ir_values import (
     UnionStack,
     Valid,
     ValidBit,
+    lookaheads,
 )
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "ValidBit",
     "Vector",
     "Verify",
+    "lookaheads",
 ]
 
 

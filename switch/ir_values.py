@@ -7,7 +7,8 @@ its width and sign say, and only a store truncates. Nodes compare by identity.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 
 # ---- headers
 
@@ -283,3 +284,15 @@ class SameHeader(Expr):
     left: HeaderRef | UnionRef
     right: HeaderRef | UnionRef
     is_bool = True
+
+
+def lookaheads(x: object) -> Iterator[Lookahead]:
+    """All lookaheads inside an expression, a place, or anything else of the IR that holds such."""
+    if isinstance(x, Lookahead):
+        yield x
+    elif isinstance(x, tuple):
+        for part in x:
+            yield from lookaheads(part)
+    elif is_dataclass(x) and not isinstance(x, Header | Union | Stack | UnionStack | RegisterArray):
+        for f in fields(x):
+            yield from lookaheads(getattr(x, f.name))

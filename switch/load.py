@@ -10,9 +10,10 @@ from typing import Any
 from switch import ir
 from switch.check import check
 from switch.errors import LoadError
-from switch.load_expr import Names, integer, source_of
+from switch.load_expr import Names, integer, known, source_of, within
 from switch.load_parser import load_deparser, load_parser
 from switch.load_pipeline import load_pipeline
+from switch.shape import check_shape
 
 MAX_WIDTH = 4096
 MAX_ARRAY = 1 << 28
@@ -23,24 +24,22 @@ def load_program(text: str | bytes) -> ir.Program:
     """Parse and check a program. Raises `LoadError` naming the construct and its source line."""
     try:
         root = json.loads(text)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise LoadError("the JSON", f"not valid JSON: {e}") from e
+    except RecursionError as e:
+        raise LoadError("the JSON", "it is nested too deeply: use variables for parts of expressions") from e
     if not isinstance(root, dict):
         raise LoadError("the JSON", "the top level must be an object: is this the output of p4c-bm2-ss?")
+    check_shape(root)
     try:
         program = _program(root)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as e:
-        raise LoadError(
-            "the JSON", f"its structure is not that of a bmv2 program ({type(e).__name__}: {e})"
-        ) from e
-    check(program)
+        check(program)
+    except RecursionError as e:
+        raise LoadError("an expression", "it is nested too deeply: use variables for its parts") from e
     return program
 
 
 def _program(root: dict[str, Any]) -> ir.Program:
-    for section in ("header_types", "headers", "parsers", "deparsers", "pipelines"):
-        if not isinstance(root.get(section), list):
-            raise LoadError(f"section {section!r}", "missing: is this the output of p4c-bm2-ss?")
     if root.get("extern_instances"):
         first = root["extern_instances"][0]
         raise LoadError(f"extern {first.get('name')!r}", "v1model has no user externs", str(source_of(first)))
@@ -49,20 +48,24 @@ def _program(root: dict[str, Any]) -> ir.Program:
     _aliases(root, names)
     _arrays(root, names)
     _calculations(root, names)
+    _unique((j["id"] for j in root.get("actions") or ()), "action id")
     actions = {a.id: a for a in (_action(j, names) for j in root.get("actions") or ())}
+    for section in ("field_lists", "learn_lists"):
+        _unique((j["id"] for j in root.get(section) or ()), f"{section} id")
     parser = load_parser(_one(root["parsers"], "parser"), root, names)
+    _unique((p["name"] for p in root["pipelines"]), "pipeline")
     pipelines = {p["name"]: load_pipeline(p, names, actions) for p in root["pipelines"]}
     for name in ("ingress", "egress"):
         if name not in pipelines:
             raise LoadError(f"pipeline {name!r}", "missing: this switch runs v1model programs")
     return ir.Program(
-        name=str(root.get("program", "")),
+        name=root.get("program") or "",
         header_types=names.types,
         headers=names.headers,
         stacks=names.stacks,
         unions=names.unions,
         union_stacks=names.union_stacks,
-        errors={str(n): int(v) for n, v in root.get("errors") or ()},
+        errors=dict(root.get("errors") or ()),
         actions=actions,
         counters=names.counters,
         meters=names.meters,
@@ -105,13 +108,13 @@ def _header_type(j: Any) -> ir.HeaderType:
     for f in j["fields"]:
         width = f[1]
         if width == "*":
-            if not isinstance(limit, int) or limit * 8 < fixed or limit > 4096:
+            if limit is None or limit * 8 < fixed or limit > 4096:
                 raise LoadError(
                     f"varbit field {name}.{f[0]}", "the header type gives no usable max_length", str(source)
                 )
             fields.append(ir.Field(f[0], limit * 8 - fixed, varbit=True))
             continue
-        if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+        if not 0 < width <= MAX_WIDTH:
             raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source))
         fields.append(ir.Field(f[0], width, bool(len(f) > 2 and f[2]), bool(len(f) > 3 and f[3])))
     if sum(f.varbit for f in fields) > 1:
@@ -135,25 +138,32 @@ def _headers(root: dict[str, Any], names: Names) -> None:
         if h.id in by_id:
             raise LoadError(f"header {h.name!r}", f"id {h.id} is used twice")
         by_id[h.id] = names.headers[h.name] = h
+    for section in ("header_stacks", "header_union_types", "header_unions", "header_union_stacks"):
+        _unique((j["name"] for j in root.get(section) or ()), section)
     for j in root.get("header_stacks") or ():
-        elements = tuple(by_id[i] for i in j["header_ids"])
-        stack = ir.Stack(j["id"], j["name"], names.types[j["header_type"]], elements)
+        what = f"header stack {j['name']!r}"
+        elements = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
+        kind = known(names.types, j["header_type"], what, "header type")
+        stack = ir.Stack(j["id"], j["name"], kind, elements)
         if not elements or any(e.type is not stack.type or e.metadata for e in elements):
             raise LoadError(f"header stack {stack.name!r}", "its elements are not headers of its type")
         names.stacks[stack.name] = stack
     members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
     unions: dict[int, ir.Union] = {}
     for j in root.get("header_unions") or ():
-        kind = members[j["union_type"]]
-        parts = tuple(by_id[i] for i in j["header_ids"])
-        if [p.type.name for p in parts] != [m[1] for m in kind]:
+        what = f"header union {j['name']!r}"
+        wanted = known(members, j["union_type"], what, "union type")
+        parts = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
+        if [p.type.name for p in parts] != [m[1] for m in wanted] or any(p.metadata for p in parts):
             raise LoadError(f"header union {j['name']!r}", "its members are not those of its type")
-        u = ir.Union(j["id"], j["name"], j["union_type"], parts, tuple(m[0] for m in kind))
+        u = ir.Union(j["id"], j["name"], j["union_type"], parts, tuple(m[0] for m in wanted))
+        if u.id in unions:
+            raise LoadError(what, f"id {u.id} is used twice")
         unions[u.id] = names.unions[u.name] = u
     for j in root.get("header_union_stacks") or ():
-        us = ir.UnionStack(
-            j["id"], j["name"], j["union_type"], tuple(unions[i] for i in j["header_union_ids"])
-        )
+        what = f"header union stack {j['name']!r}"
+        own = tuple(known(unions, i, what, "union of id") for i in j["header_union_ids"])
+        us = ir.UnionStack(j["id"], j["name"], j["union_type"], own)
         if not us.elements or any(u.type != us.type for u in us.elements):
             raise LoadError(f"header union stack {us.name!r}", "its elements are not unions of its type")
         names.union_stacks[us.name] = us
@@ -164,10 +174,14 @@ def _headers(root: dict[str, Any], names: Names) -> None:
     standard = names.headers.get("standard_metadata")
     if standard is None or not standard.metadata:
         raise LoadError("metadata 'standard_metadata'", "missing: this switch runs v1model programs")
-    have = {f.name for f in standard.type.fields}
+    have = {f.name: f for f in standard.type.fields}
     for name in REQUIRED:
-        if name not in have:
-            raise LoadError(f"field 'standard_metadata.{name}'", "missing: this switch runs v1model programs")
+        what = f"field 'standard_metadata.{name}'"
+        f = have.get(name)
+        if f is None:
+            raise LoadError(what, "missing: this switch runs v1model programs")
+        if f.width > 64 or f.signed or f.varbit:
+            raise LoadError(what, "it is not an unsigned field of up to 64 bits")
 
 
 def _aliases(root: dict[str, Any], names: Names) -> None:
@@ -180,8 +194,8 @@ def _aliases(root: dict[str, Any], names: Names) -> None:
 
 
 def _size(j: Any, what: str) -> int:
-    size = j.get("size")
-    if not isinstance(size, int) or not 0 <= size <= MAX_ARRAY:
+    size: int | None = j.get("size")
+    if size is None or not 0 <= size <= MAX_ARRAY:
         raise LoadError(
             f"{what} {j.get('name')!r}", f"size {size!r} is not in 0..{MAX_ARRAY}", str(source_of(j))
         )
@@ -201,8 +215,8 @@ def _arrays(root: dict[str, Any], names: Names) -> None:
             raise LoadError(f"meter {j['name']!r}", "only two-rate meters of packets or bytes", str(source))
         target = None
         if direct:
-            ref = names.field(j["result_target"], source)
-            if not isinstance(ref, ir.FieldRef):
+            ref = names.field(j.get("result_target"), source)
+            if not isinstance(ref, ir.FieldRef) or ref.field.varbit:
                 raise LoadError(f"meter {j['name']!r}", "its result must be a field", str(source))
             target = ref
         size = 0 if direct else _size(j, "meter")
@@ -211,7 +225,7 @@ def _arrays(root: dict[str, Any], names: Names) -> None:
         )
     for i, j in enumerate(root.get("register_arrays") or ()):
         width = j.get("bitwidth")
-        if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+        if width is None or not 0 < width <= MAX_WIDTH:
             raise LoadError(
                 f"register {j['name']!r}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source_of(j))
             )
@@ -223,70 +237,75 @@ def _arrays(root: dict[str, Any], names: Names) -> None:
 
 def _constant(j: Any, source: ir.Source) -> ir.Constant:
     width = j.get("bitwidth")
-    if not isinstance(width, int) or not 0 < width <= MAX_WIDTH:
+    if width is None or not 0 < width <= MAX_WIDTH:
         raise LoadError("constant", "it has no bitwidth", str(source))
-    return ir.Constant(integer(j["value"], "constant", source) & ((1 << width) - 1), width)
+    return ir.Constant(integer(j.get("value"), "constant", source) & ((1 << width) - 1), width)
 
 
 def _calculations(root: dict[str, Any], names: Names) -> None:
     _unique((j["name"] for j in root.get("calculations") or ()), "calculation")
     for j in root.get("calculations") or ():
         source = source_of(j)
-        inputs: list[ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload] = []
-        for part in j["input"]:
-            kind, value = part["type"], part.get("value")
-            if kind == "field":
-                ref = names.field(value, source)
-                if not isinstance(ref, ir.FieldRef):
-                    raise LoadError(f"calculation {j['name']!r}", "validity as an input", str(source))
-                inputs.append(ref)
-            elif kind == "header":
-                inputs.append(names.header(value, source))
-            elif kind == "hexstr":
-                inputs.append(_constant(part, source))
-            elif kind == "payload":
-                inputs.append(ir.Payload())
-            else:
-                raise LoadError(f"calculation input {kind!r}", "this switch does not know it", str(source))
-        names.calculations[j["name"]] = ir.Calculation(j["name"], j["algo"], tuple(inputs), source)
+        with within(f"calculation {j['name']!r}"):
+            inputs = tuple(_input(part, names, source) for part in j["input"])
+        names.calculations[j["name"]] = ir.Calculation(j["name"], j["algo"], inputs, source)
+
+
+def _input(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload:
+    kind, value = j["type"], j.get("value")
+    if kind == "field":
+        ref = names.field(value, source)
+        if not isinstance(ref, ir.FieldRef):
+            raise LoadError("calculation input", "it is a validity", str(source))
+        return ref
+    if kind == "header":
+        return names.header(value, source)
+    if kind == "hexstr":
+        return _constant(j, source)
+    if kind == "payload":
+        return ir.Payload()
+    raise LoadError(f"calculation input {kind!r}", "this switch does not know it", str(source))
 
 
 def _checksum(j: Any, names: Names) -> ir.Checksum:
     source = source_of(j)
     if j.get("type") != "generic":
         raise LoadError(f"checksum type {j.get('type')!r}", "only generic checksums", str(source))
-    target = names.field(j["target"], source)
+    with within(f"checksum {j['name']!r}"):
+        target = names.field(j["target"], source)
+        cond = None if j.get("if_cond") is None else names.truth(j["if_cond"], (), source)
     if not isinstance(target, ir.FieldRef) or target.field.varbit or target.field.width > 64:
         raise LoadError(f"checksum {j['name']!r}", "its target must be a field of up to 64 bits", str(source))
     calc = names.calculations.get(j["calculation"])
     if calc is None:
         raise LoadError(f"checksum {j['name']!r}", f"no calculation {j['calculation']!r}", str(source))
-    cond = j.get("if_cond")
     return ir.Checksum(
         j["name"],
         target,
         calc,
         bool(j.get("verify", True)),
         bool(j.get("update", True)),
-        None if cond is None else names.truth(cond, (), source),
+        cond,
         source,
     )
 
 
 def _field_list(j: Any, names: Names) -> ir.FieldList:
     source = source_of(j)
-    elements: list[ir.FieldRef | ir.Constant] = []
-    for e in j["elements"]:
-        if e["type"] == "field":
-            ref = names.field(e["value"], source)
-            if not isinstance(ref, ir.FieldRef) or ref.field.varbit:
-                raise LoadError(f"field list {j['name']!r}", f"cannot carry {e['value']!r}", str(source))
-            elements.append(ref)
-        elif e["type"] == "hexstr":
-            elements.append(_constant(e, source))
-        else:
-            raise LoadError(f"field list element {e['type']!r}", "this switch does not know it", str(source))
-    return ir.FieldList(j["name"], j["id"], tuple(elements))
+    with within(f"field list {j['name']!r}"):
+        return ir.FieldList(j["name"], j["id"], tuple(_element(e, names, source) for e in j["elements"]))
+
+
+def _element(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Constant:
+    kind, value = j["type"], j.get("value")
+    if kind == "hexstr":
+        return _constant(j, source)
+    if kind != "field":
+        raise LoadError(f"element {kind!r}", "this switch does not know it", str(source))
+    ref = names.field(value, source)
+    if not isinstance(ref, ir.FieldRef) or ref.field.varbit:
+        raise LoadError(f"element {value!r}", "it cannot be carried", str(source))
+    return ref
 
 
 # ---- actions
@@ -295,17 +314,17 @@ def _field_list(j: Any, names: Names) -> ir.FieldList:
 def load_call(j: Any, names: Names, params: tuple[ir.Param, ...]) -> ir.Call:
     """One primitive."""
     source = source_of(j)
-    if not isinstance(j.get("op"), str):
-        raise LoadError("primitive", "it has no op", str(source))
     args = tuple(names.operand(p, params, source) for p in j.get("parameters") or ())
     return ir.Call(j["op"], args, source)
 
 
 def _action(j: Any, names: Names) -> ir.Action:
     source = source_of(j)
+    what = f"action {j['name']!r}"
     params = tuple(ir.Param(p["name"], p["bitwidth"]) for p in j.get("runtime_data") or ())
     for p in params:
-        if not isinstance(p.width, int) or not 0 < p.width <= MAX_WIDTH:
+        if not 0 < p.width <= MAX_WIDTH:
             raise LoadError(f"parameter {p.name!r} of {j['name']!r}", f"width {p.width!r}", str(source))
-    body = tuple(load_call(c, names, params) for c in j.get("primitives") or ())
+    with within(what):
+        body = tuple(load_call(c, names, params) for c in j.get("primitives") or ())
     return ir.Action(j["id"], j["name"], params, body, source)

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from switch import ir
 from switch.errors import LoadError
@@ -11,7 +13,12 @@ from switch.errors import LoadError
 NUMERIC = {"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"}
 CASTS = {"two_comp_mod", "usat_cast", "sat_cast"}
 COMPARE = {"==", "!=", "<", "<=", ">", ">="}
+K = TypeVar("K")
+V = TypeVar("V")
+
 LOGIC = {"and", "or"}
+MAX_LOOKAHEAD = 1 << 20
+"""Bits: beyond the longest packet."""
 
 
 def source_of(j: Any) -> ir.Source:
@@ -19,12 +26,10 @@ def source_of(j: Any) -> ir.Source:
     s = j.get("source_info") if isinstance(j, dict) else None
     if not isinstance(s, dict):
         return ir.NOWHERE
-    return ir.Source(
-        str(s.get("filename", "")),
-        int(s.get("line", 0)),
-        int(s.get("column", 0)),
-        str(s.get("source_fragment", "")),
-    )
+    texts = [s.get(k) for k in ("filename", "source_fragment")]
+    filename, fragment = (t.encode(errors="replace").decode() if isinstance(t, str) else "" for t in texts)
+    line, column = (n if isinstance(n, int) else 0 for n in (s.get("line"), s.get("column")))
+    return ir.Source(filename, line, column, fragment)
 
 
 def integer(text: Any, what: str, source: ir.Source) -> int:
@@ -35,6 +40,34 @@ def integer(text: Any, what: str, source: ir.Source) -> int:
         return text if isinstance(text, int) else int(text, 16)
     except ValueError:
         raise LoadError(what, f"{text!r} is not a hexadecimal number", str(source)) from None
+
+
+def whole_number(v: Any) -> bool:
+    """A JSON integer."""
+    return isinstance(v, int) and not isinstance(v, bool)
+
+
+def known(objects: Mapping[K, V], name: K, construct: str, what: str, source: ir.Source = ir.NOWHERE) -> V:
+    """What a construct refers to; `what` is the kind of it."""
+    try:
+        return objects[name]
+    except KeyError:
+        raise LoadError(construct, f"no {what} {name!r:.80}", str(source)) from None
+
+
+@contextmanager
+def within(what: str) -> Iterator[None]:
+    """Name the object around a construct that p4c gives no source line."""
+    try:
+        yield
+    except LoadError as e:
+        if e.source or what in e.construct:
+            raise
+        raise LoadError(f"{e.construct} in {what}", e.why) from e
+
+
+def _names(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
 
 
 class Names:
@@ -99,39 +132,35 @@ class Names:
 
     def field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
         """`[header, field]`, aliases resolved."""
-        if not (isinstance(value, list) and len(value) == 2):
-            raise LoadError("field", f"expected [header, field], found {value!r}", str(source))
+        if not _names(value, 2):
+            raise LoadError("field", f"expected [header, field], found {value!r:.80}", str(source))
         if value[0] not in self.headers:
             alias = self.aliases.get(f"{value[0]}.{value[1]}")
             if alias is not None:
                 value = list(alias)
         return self.field_of(self.header(value[0], source), value[1], source)
 
-    def stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef:
+    def stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
         """`[stack, field]`: of the last element."""
-        if not (isinstance(value, list) and len(value) == 2):
-            raise LoadError("stack_field", f"expected [stack, field], found {value!r}", str(source))
-        ref = self.field_of(ir.HeaderRef(stack=self.stack(value[0], source)), value[1], source)
-        assert isinstance(ref, ir.FieldRef)
-        return ref
+        if not _names(value, 2):
+            raise LoadError("stack_field", f"expected [stack, field], found {value!r:.80}", str(source))
+        return self.field_of(ir.HeaderRef(stack=self.stack(value[0], source)), value[1], source)
 
     def union_member(self, union: ir.UnionRef, name: Any, source: ir.Source) -> ir.HeaderRef:
         """A member of a union, by name or index."""
         names = union.example.member_names
-        if isinstance(name, int) and 0 <= name < len(names):
+        if whole_number(name) and 0 <= name < len(names):
             return ir.HeaderRef(union=union, member=name)
         if name in names:
             return ir.HeaderRef(union=union, member=names.index(name))
         raise LoadError(f"member {name!r}", f"union type {union.example.type} has none", str(source))
 
-    def union_stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef:
+    def union_stack_field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
         """`[union stack, member, field]`: of the last element."""
-        if not (isinstance(value, list) and len(value) == 3):
-            raise LoadError("union_stack_field", f"expected three names, found {value!r}", str(source))
+        if not _names(value, 3):
+            raise LoadError("union_stack_field", f"expected three names, found {value!r:.80}", str(source))
         last = ir.UnionRef(stack=self.union_stack(value[0], source))
-        ref = self.field_of(self.union_member(last, value[1], source), value[2], source)
-        assert isinstance(ref, ir.FieldRef)
-        return ref
+        return self.field_of(self.union_member(last, value[1], source), value[2], source)
 
     # ---- values
 
@@ -139,8 +168,12 @@ class Names:
         """One `{"type": ..., "value": ...}` of a primitive."""
         kind, value = typed(j, source)
         if kind == "string":
-            return ir.Text(str(value))
+            if not isinstance(value, str):
+                raise LoadError("string", f"expected text, found {value!r:.80}", str(source))
+            return ir.Text(value)
         if kind == "parameters_vector":
+            if not isinstance(value, list):
+                raise LoadError("parameters_vector", f"expected a list, found {value!r:.80}", str(source))
             return ir.Vector(tuple(self.number(v, params, source) for v in value))
         named: dict[str, dict[str, Any]] = {
             "calculation": self.calculations,
@@ -149,8 +182,8 @@ class Names:
             "register_array": self.registers,
         }
         if kind in named:
-            if value not in named[kind]:
-                raise LoadError(f"{kind} {value!r}", "no such object", str(source))
+            if not isinstance(value, str) or value not in named[kind]:
+                raise LoadError(f"{kind} {value!r:.80}", "no such object", str(source))
             found: ir.Operand = named[kind][value]
             return found
         return self.value(j, params, source)
@@ -181,10 +214,12 @@ class Names:
         if kind == "hexstr":
             return ir.Const(integer(value, "constant", source))
         if kind == "bool":
-            return ir.Truth(bool(value))
+            if not isinstance(value, bool):
+                raise LoadError("bool", f"expected true or false, found {value!r:.80}", str(source))
+            return ir.Truth(value)
         if kind in ("local", "runtime_data"):
-            if not (isinstance(value, int) and 0 <= value < len(params)):
-                raise LoadError(f"{kind} {value!r}", "the action has no such parameter", str(source))
+            if not (whole_number(value) and 0 <= value < len(params)):
+                raise LoadError(f"{kind} {value!r:.80}", "the action has no such parameter", str(source))
             return ir.Arg(value, params[value].width)
         if kind == "stack_field":
             return self.stack_field(value, source)
@@ -201,11 +236,12 @@ class Names:
         if kind == "lookahead":
             return lookahead(value, source)
         if kind == "register":
-            array = self.registers.get(value[0]) if isinstance(value, list) and len(value) == 2 else None
+            pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+            array = self.registers.get(value[0]) if pair else None
             if array is None:
-                raise LoadError(f"register {value!r}", "no such array", str(source))
+                raise LoadError(f"register {value!r:.80}", "no such array", str(source))
             index = value[1]
-            at = ir.Const(index) if isinstance(index, int) else self.number(index, params, source)
+            at = ir.Const(index) if whole_number(index) else self.number(index, params, source)
             return ir.RegisterRef(array, at)
         raise LoadError(f"value type {kind!r}", "this switch does not know it", str(source))
 
@@ -218,6 +254,8 @@ class Names:
         if "op" not in j:
             return self.value(j, params, source)
         op, left, right = j["op"], j.get("left"), j.get("right")
+        if not isinstance(op, str):
+            raise LoadError(f"operator {op!r:.80}", "expected its name", str(source))
         if op in NUMERIC or op in CASTS:
             return ir.Binary(op, self.number(left, params, source), self.number(right, params, source))
         if op in ("==", "!="):
@@ -249,7 +287,7 @@ class Names:
         return self.access(op, left, right, params, source)
 
     def access(
-        self, op: Any, left: Any, right: Any, params: tuple[ir.Param, ...], source: ir.Source
+        self, op: str, left: Any, right: Any, params: tuple[ir.Param, ...], source: ir.Source
     ) -> ir.Expr | ir.HeaderRef | ir.UnionRef:
         """The operators that reach into headers, stacks and unions."""
         if op in ("last_stack_index", "size_stack"):
@@ -258,7 +296,7 @@ class Names:
                 return ir.StackCount(stack, -1 if op == "last_stack_index" else 0)
             raise LoadError(f"operator {op}", "expected a stack", str(source))
         base = self.value(left, params, source) if left is not None else None
-        if op == "access_field" and isinstance(base, ir.HeaderRef) and isinstance(right, int):
+        if op == "access_field" and isinstance(base, ir.HeaderRef) and whole_number(right):
             if 0 <= right < len(base.type.fields):
                 return ir.FieldRef(base, right)
             if right == len(base.type.fields):
@@ -297,10 +335,10 @@ def typed(j: Any, source: ir.Source) -> tuple[str, Any]:
 
 def lookahead(value: Any, source: ir.Source) -> ir.Lookahead:
     """`[bit offset, width]`."""
-    if not (
-        isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) and v >= 0 for v in value)
-    ):
-        raise LoadError("lookahead", f"expected [offset, width], found {value!r}", str(source))
+    if not (isinstance(value, list) and len(value) == 2 and all(map(whole_number, value))):
+        raise LoadError("lookahead", f"expected [offset, width], found {value!r:.80}", str(source))
+    if not 0 <= value[0] <= MAX_LOOKAHEAD:
+        raise LoadError("lookahead", f"offset {value[0]} is not in 0..{MAX_LOOKAHEAD}", str(source))
     if not 0 < value[1] <= 4096:
         raise LoadError("lookahead", f"width {value[1]} is not in 1..4096", str(source))
     return ir.Lookahead(value[0], value[1])

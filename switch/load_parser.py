@@ -7,7 +7,7 @@ from typing import Any
 
 from switch import ir
 from switch.errors import LoadError
-from switch.load_expr import Names, integer, lookahead, source_of, typed
+from switch.load_expr import Names, integer, lookahead, source_of, typed, within
 
 
 def _call(j: Any, names: Names) -> ir.Call:
@@ -19,11 +19,16 @@ def _call(j: Any, names: Names) -> ir.Call:
 def load_parser(j: Any, root: dict[str, Any], names: Names) -> ir.Parser:
     """The parser's states. Value sets start empty and stay so, as over P4Runtime on simple_switch_grpc."""
     vsets = {v["name"] for v in root.get("parse_vsets") or ()}
-    states = {s["name"]: _state(s, names, vsets) for s in j["parse_states"]}
-    for s in states.values():
-        for t in s.transitions:
+    states: dict[str, ir.State] = {}
+    for s in j["parse_states"]:
+        if s["name"] in states:
+            raise LoadError(f"parser state {s['name']!r}", "defined twice")
+        with within(f"parser state {s['name']!r}"):
+            states[s["name"]] = _state(s, names, vsets)
+    for state in states.values():
+        for t in state.transitions:
             if t.next is not None and t.next not in states:
-                raise LoadError(f"parser state {s.name!r}", f"goes to {t.next!r}, which does not exist")
+                raise LoadError(f"parser state {state.name!r}", f"goes to {t.next!r}, which does not exist")
     start = j.get("init_state")
     if start is not None and start not in states:
         raise LoadError(f"parser state {start!r}", "does not exist")
@@ -31,17 +36,15 @@ def load_parser(j: Any, root: dict[str, Any], names: Names) -> ir.Parser:
 
 
 def _state(j: Any, names: Names, vsets: set[str]) -> ir.State:
-    name = j["name"]
-    where = ir.NOWHERE
-    ops = tuple(_op(o, names, name) for o in j.get("parser_ops") or ())
-    key = tuple(_key(k, names, where) for k in j.get("transition_key") or ())
-    transitions = tuple(_transition(t, key, name, vsets) for t in j.get("transitions") or ())
-    return ir.State(name, ops, key, transitions)
+    ops = tuple(_op(o, names) for o in j.get("parser_ops") or ())
+    key = tuple(_key(k, names, ir.NOWHERE) for k in j.get("transition_key") or ())
+    transitions = tuple(_transition(t, key, vsets) for t in j.get("transitions") or ())
+    return ir.State(j["name"], ops, key, transitions)
 
 
-def _op(j: Any, names: Names, state: str) -> ir.ParserOp:
+def _op(j: Any, names: Names) -> ir.ParserOp:
     source = source_of(j)
-    op, args = j["op"], j.get("parameters") or []
+    op, args = j["op"], j.get("parameters")
     if op in ("extract", "extract_VL"):
         return _extract(op, args, names, source)
     if op == "set":
@@ -59,13 +62,13 @@ def _op(j: Any, names: Names, state: str) -> ir.ParserOp:
     if op == "verify":
         return ir.Verify(names.truth(args[0], (), source), names.number(args[1], (), source))
     if op == "shift":
-        count = args[0] if isinstance(args[0], int) else integer(args[0], "shift", source)
+        count = integer(args[0], "shift", source)
         return ir.Advance(ir.Const(8 * count))
     if op == "advance":
         return ir.Advance(names.number(args[0], (), source))
     if op == "primitive":
         return _call(args[0], names)
-    raise LoadError(f"parser op {op!r}", f"this switch does not know it (state {state!r})", str(source))
+    raise LoadError(f"parser op {op!r}", "this switch does not know it", str(source))
 
 
 def _extract(op: str, args: list[Any], names: Names, source: ir.Source) -> ir.Extract:
@@ -82,6 +85,8 @@ def _extract(op: str, args: list[Any], names: Names, source: ir.Source) -> ir.Ex
         stack = names.stack(value, source)
         kind_type = stack.type
     elif kind == "union_stack":
+        if not isinstance(value, list) or len(value) != 2:
+            raise LoadError("extract", f"expected [union stack, member], found {value!r:.80}", str(source))
         union_stack = names.union_stack(value[0], source)
         ref = names.union_member(ir.UnionRef(stack=union_stack), value[1], source)
         member, kind_type = ref.member, ref.type
@@ -109,23 +114,23 @@ def key_width(k: ir.FieldRef | ir.Lookahead | ir.ValidBit) -> int:
     return k.width if isinstance(k, ir.Lookahead) else 1
 
 
-def _transition(j: Any, key: tuple[Any, ...], state: str, vsets: set[str]) -> ir.Transition:
+def _transition(j: Any, key: tuple[Any, ...], vsets: set[str]) -> ir.Transition:
     kind, value, after = j.get("type", "hexstr"), j.get("value"), j.get("next_state")
     if kind == "default" or value == "default":
         return ir.Transition(None, after)
     if kind == "parse_vset":
-        if value not in vsets:
-            raise LoadError(f"value set {value!r}", f"does not exist (state {state!r})")
+        if not isinstance(value, str) or value not in vsets:
+            raise LoadError(f"value set {value!r:.80}", "does not exist")
         return ir.Transition((), after, never=True)
     if kind != "hexstr":
-        raise LoadError(f"transition type {kind!r}", f"this switch does not know it (state {state!r})")
+        raise LoadError(f"transition type {kind!r}", "this switch does not know it")
     # the key's components are padded to whole bytes and written one after the other
     widths = [(key_width(k) + 7) // 8 * 8 for k in key]
     total = sum(widths)
-    number = integer(value, f"transition of state {state!r}", ir.NOWHERE)
+    number = integer(value, "transition", ir.NOWHERE)
     mask = (1 << total) - 1
     if j.get("mask") is not None:
-        mask = integer(j["mask"], f"mask in state {state!r}", ir.NOWHERE)
+        mask = integer(j["mask"], "mask", ir.NOWHERE)
     parts = []
     for w in widths:
         total -= w

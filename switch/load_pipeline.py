@@ -7,7 +7,7 @@ from typing import Any
 
 from switch import ir
 from switch.errors import LoadError
-from switch.load_expr import Names, integer, source_of
+from switch.load_expr import Names, integer, source_of, within
 
 MATCHES = ("exact", "lpm", "ternary", "range")
 
@@ -32,13 +32,15 @@ def load_pipeline(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Pip
             str(source_of(first)),
         )
     for t in j.get("tables") or ():
-        add(_table(t, names, actions))
+        with within(f"table {t['name']!r}"):
+            add(_table(t, names, actions))
     for c in j.get("conditionals") or ():
         source = source_of(c)
-        condition = names.truth(c["expression"], (), source)
+        with within(f"node {c['name']!r}"):
+            condition = names.truth(c["expression"], (), source)
         add(ir.Branch(c["name"], condition, c.get("true_next"), c.get("false_next"), source))
     for c in j.get("action_calls") or ():
-        action = actions.get(c["action_id"]) if "action_id" in c else by_name.get(c.get("action"))
+        action = actions.get(c["action_id"]) if "action_id" in c else by_name.get(c.get("action", ""))
         if action is None:
             raise LoadError(f"action call {c['name']!r}", "no such action", str(source_of(c)))
         add(ir.Invoke(c["name"], action, c.get("next_node"), source_of(c)))
@@ -84,7 +86,7 @@ def _table(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Table:
         match=j["match_type"],
         keys=keys,
         actions=table_actions,
-        max_size=int(j.get("max_size", 1024)),
+        max_size=j.get("max_size", 1024),
         counters=bool(j.get("with_counters")),
         idle_timeout=bool(j.get("support_timeout")),
         meter=meter,
@@ -152,25 +154,27 @@ def _entry(j: Any, keys: tuple[ir.Key, ...], actions: dict[int, ir.Action], tabl
         raise LoadError(what, "no such action", str(source))
     args = _data(j["action_entry"].get("action_data") or (), action, what, source)
     match = tuple(_match(m, k, what, source) for m, k in zip(j["match_key"], keys, strict=True))
-    return ir.ConstEntry(match, action, args, int(j.get("priority", 0)), source)
+    return ir.ConstEntry(match, action, args, j.get("priority", 0), source)
 
 
 def _match(j: Any, key: ir.Key, what: str, source: ir.Source) -> ir.Match:
     full = (1 << key.width) - 1
     kind = j.get("match_type")
     if kind == "range" and key.match == "range":
-        return ir.Match(integer(j["start"], what, source) & full, integer(j["end"], what, source) & full)
-    raw = j["key"]
+        return ir.Match(
+            integer(j.get("start"), what, source) & full, integer(j.get("end"), what, source) & full
+        )
+    raw = j.get("key")
     value = int(raw) if isinstance(raw, bool) else integer(raw, what, source) & full
-    if (kind == "exact" and key.match == "exact") or kind == "valid":
+    if kind in ("exact", "valid") and key.match == "exact":
         return ir.Match(value, full)
     if kind == "lpm" and key.match == "lpm":
-        length = int(j["prefix_length"])
-        if not 0 <= length <= key.width:
+        length = j.get("prefix_length")
+        if length is None or not 0 <= length <= key.width:
             raise LoadError(what, f"prefix length {length} of a {key.width}-bit key", str(source))
         mask = full ^ ((1 << (key.width - length)) - 1)
         return ir.Match(value & mask, mask, length)
     if kind == "ternary" and key.match == "ternary":
-        mask = integer(j["mask"], what, source) & full
+        mask = integer(j.get("mask"), what, source) & full
         return ir.Match(value & mask, mask)
     raise LoadError(what, f"match kind {kind!r} for a key of kind {key.match!r}", str(source))

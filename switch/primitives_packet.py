@@ -15,17 +15,10 @@ from switch.primitive import Context, primitive
 def _mark_to_drop(c: Context, b: Block, a: Any) -> None:
     x, ref = c.expressions, a[0]
     own = x.header(b, ref)
-    names = [f.name for f in ref.type.fields]
-    if "egress_spec" in names:
-        i = names.index("egress_spec")
-        x.store_val(
-            b,
-            x.layout.field(own, ref.type, i),
-            ref.type.fields[i].width,
-            Val("(uint64_t)s->drop_port", 64, 32),
-        )
-    if "mcast_grp" in names:
-        b.line(f"{x.layout.field(own, ref.type, names.index('mcast_grp'))} = 0;")
+    values = {"egress_spec": Val("(uint64_t)s->drop_port", 64, 32), "mcast_grp": Val("0", 64, 0)}
+    for i, f in enumerate(ref.type.fields):
+        if f.name in values and not f.varbit:
+            x.store_val(b, x.layout.field(own, ref.type, i), f.width, values[f.name])
 
 
 @primitive("drop")

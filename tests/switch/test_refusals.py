@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from switch.device import SwitchDevice
 from switch.emit import emit_program
 from switch.errors import LoadError
 from switch.load import load_program
+from tests.switch.everything import everything
 from tests.switch.programs import assign, call, const, expr, extract, field, key, simple, to_port, value
 
+FORWARD = Path(__file__).parent / "fixtures" / "forward.json"
 FIELDS = [("a", 8), ("b", 56), ("w", 128)]
 
 
@@ -37,7 +40,7 @@ def body(*calls: Any) -> str:
         ("[]", "top level"),
         ("{}", "header_types"),
         ('{"header_types": 1}', "header_types"),
-        ("[" * 100000, "not valid JSON"),
+        ("[" * 100000, "nested too deeply"),
     ],
 )
 def test_not_a_program(text: str, part: str) -> None:
@@ -140,11 +143,154 @@ def table(root: dict[str, Any]) -> dict[str, Any]:
             lambda r: r["meter_arrays"].append({"name": "m", "size": 1, "type": "bytes", "rate_count": 3}),
             ["two-rate"],
         ),
-        (lambda r: r.update(actions=[{"id": 0}]), ["structure", "name"]),
+        (lambda r: r.update(actions=[{"id": 0}]), ["actions[0].name", "missing"]),
+        (lambda r: r["actions"].append(dict(r["actions"][0])), ["action id 0", "defined twice"]),
+        (lambda r: r["pipelines"].append(dict(r["pipelines"][0])), ["pipeline 'ingress'", "defined twice"]),
+        (lambda r: r["pipelines"][1].update(tables=[table(r)]), ["table 't'", "other pipeline"]),
+        (
+            lambda r: r["parsers"][0]["parse_states"].append(r["parsers"][0]["parse_states"][0]),
+            ["parser state 'start'", "defined twice"],
+        ),
+        (
+            lambda r: r["header_stacks"].append(
+                {"name": "s", "id": 0, "header_type": "h_t", "header_ids": [9]}
+            ),
+            ["header stack 's'", "no header of id 9"],
+        ),
+        (
+            lambda r: r["header_unions"].append({"name": "u", "id": 0, "union_type": "x", "header_ids": []}),
+            ["header union 'u'", "no union type 'x'"],
+        ),
+        (lambda r: r["header_types"][0]["fields"][1].append(True), ["egress_spec", "unsigned"]),
+        (lambda r: r["header_types"][0]["fields"][1].__setitem__(1, 65), ["egress_spec", "up to 64 bits"]),
     ],
 )
 def test_structure(change: Callable[[dict[str, Any]], None], parts: list[str]) -> None:
     refuse(changed(change), *parts)
+
+
+def test_an_expression_that_is_nested_too_deeply() -> None:
+    """Wherever Python's stack ends: reading the JSON, loading or emitting."""
+    text = body(assign(field("h", "a"), const(1)))
+    inner = json.dumps(const(1))
+    assert text.count(inner) == 1
+    outcomes = []
+    for depth in (50, *range(100, 1000, 30), 100_000):
+        before = '{"type": "expression", "value": {"op": "~", "left": null, "right": ' * depth
+        try:
+            emit_program(load_program(text.replace(inner, before + inner + "}}" * depth)))
+            outcomes.append("fine")
+        except LoadError as e:
+            outcomes.append("deep" if "nested too deeply" in str(e) else str(e))
+    assert (outcomes[0], outcomes[-1]) == ("fine", "deep")
+    assert set(outcomes) == {"fine", "deep"}
+
+
+PEEK = value("lookahead", [0, 8])
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda r: r["actions"][0]["primitives"].append(assign(field("h", "a"), PEEK)), "action 'act'"),
+        (lambda r: r["deparsers"][0]["primitives"].append(assign(field("h", "a"), PEEK)), "the deparser"),
+        (
+            lambda r: r["pipelines"][0]["conditionals"].append(
+                {"name": "if", "expression": expr("==", PEEK, const(1)), "true_next": None}
+            ),
+            "node 'if'",
+        ),
+        (
+            lambda r: r["checksums"].append(
+                {
+                    "name": "sum",
+                    "type": "generic",
+                    "target": ["h", "a"],
+                    "calculation": "c",
+                    "if_cond": expr("==", const(1), expr("+", PEEK, const(1))),
+                }
+            ),
+            "checksum 'sum'",
+        ),
+    ],
+)
+def test_only_the_parser_looks_ahead(change: Callable[[dict[str, Any]], None], where: str) -> None:
+    refuse(changed(change), "lookahead", where)
+
+
+@pytest.mark.parametrize(
+    ("where", "path", "found", "part"),
+    [
+        (
+            "forward",
+            "pipelines 0 tables 6 base_default_next",
+            [],
+            ".base_default_next of 'ingress.flows' (forward.p4:157)",
+        ),
+        (
+            "forward",
+            "pipelines 1 conditionals 0 true_next",
+            [],
+            "conditionals[0].true_next of 'node_19' (forward.p4:212)",
+        ),
+        (
+            "forward",
+            "pipelines 1 init_table",
+            {},
+            "pipelines[1].init_table of 'egress' (forward.p4:210): expected a string",
+        ),
+        (
+            "forward",
+            "header_types 5 fields 4 0",
+            True,
+            "header_types[5].fields[4][0] of 'ipv4_t': expected a string",
+        ),
+        (
+            "all",
+            "pipelines 0 tables 0 max_size",
+            -1,
+            "max_size of 'exact' (test.p4:77): expected a whole number in 0..4294967295",
+        ),
+        ("all", "pipelines 0 tables 0 id", 1.5, ".id of 'exact' (test.p4:77): expected a whole number"),
+        ("all", "actions 0 name", "\ud800", "expected Unicode text"),
+        ("all", "errors 0 1", 1e999, "errors[0][1]: expected a whole number in 0..4294967295, found inf"),
+        (
+            "all",
+            "learn_lists 0 id",
+            1 << 16,
+            "learn_lists[0].id of 'news': expected a whole number in 0..65535",
+        ),
+        (
+            "all",
+            "parsers 0 parse_states 0 parser_ops 0 parameters",
+            [],
+            "of 'start': expected a list of 1, found []",
+        ),
+        ("all", "parsers 0 parse_states 0 transitions 0 value", [], "transition in parser state 'start'"),
+        (
+            "all",
+            "actions 0 primitives 0 op",
+            ["assign"],
+            "actions[0].primitives[0].op of 'act' (test.p4:0): expected a string",
+        ),
+        (
+            "all",
+            "calculations 0 input 0 value",
+            [[], {}],
+            "field in calculation 'sum': expected [header, field]",
+        ),
+        ("all", "checksums 0 if_cond value", {"op": []}, "operator [] in checksum 'check'"),
+    ],
+)
+def test_a_value_of_another_type_is_named(where: str, path: str, found: Any, part: str) -> None:
+    root = json.loads(FORWARD.read_text() if where == "forward" else everything().json)
+    steps = [int(step) if step.isdigit() else step for step in path.split()]
+    inside: Any = root
+    for step in steps[:-1]:
+        inside = inside[step]
+    assert inside[steps[-1]] != found
+    inside[steps[-1]] = found
+    refuse(json.dumps(root), part)
 
 
 def test_a_varbit_must_start_on_a_byte() -> None:
