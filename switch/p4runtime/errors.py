@@ -18,6 +18,8 @@ ERROR_SPACE = "p4reduce-embedded"
 SUMMARY_LIMIT = 500
 DETAILS_LIMIT = 7400
 """Bytes of details that fit the 8 KB of metadata which gRPC takes by default, with what else is in there."""
+MESSAGE_LIMIT = 4000
+"""Bytes of a message that goes without details: the same 8 KB hold it."""
 
 
 class RpcError(P4ReduceError):
@@ -78,21 +80,47 @@ def batch_summary(results: Sequence[RpcError | None]) -> str:
     """Return one line about a partly failed Write: how much of it failed and what failed first."""
     failed = [(index, error) for index, error in enumerate(results) if error is not None]
     index, first = failed[0]
-    return (
+    return clip(
         f"Error(s) during Write: {len(failed)} of {len(results)} updates failed, "
-        f"first update {index}: {first.code.name}: {first}"
-    )[:SUMMARY_LIMIT]
+        f"first update {index}: {first.code.name}: {first}",
+        SUMMARY_LIMIT,
+    )
 
 
-def batch_status(results: Sequence[RpcError | None]) -> bytes:
+def clip(message: str, limit: int) -> str:
+    """Return a message, or its beginning, that takes at most `limit` bytes as grpc-message.
+
+    There each byte of UTF-8 takes three that is not printable ASCII, and the percent sign.
+    """
+    size, cut = 0, 0
+    for index, char in enumerate(message):
+        size += 1 if " " <= char <= "~" and char != "%" else 3 * len(char.encode(errors="replace"))
+        if size <= limit - 3:
+            cut = index + 1
+        if size > limit:
+            message = message[:cut] + "..."
+            break
+    return message.encode(errors="replace").decode()
+
+
+def abort(context: grpc.ServicerContext, error: RpcError) -> None:
+    """End a call (gRPC raises) with an error whose message reaches the client however long it is."""
+    context.abort(error.code, clip(str(error), MESSAGE_LIMIT))
+
+
+def batch_status(results: Sequence[RpcError | None]) -> bytes | None:
     """Return the serialized google.rpc.Status of a partly failed Write: a p4.v1.Error for each update.
 
     It travels as trailing metadata `grpc-status-details-bin`, with gRPC code UNKNOWN (spec 1.4, 12.3).
-    Clients refuse metadata beyond 8 KB unless told otherwise, and then see nothing of it: where the messages
-    do not fit, the codes go alone (some 200 of them do).
+    Clients refuse metadata beyond 8 KB unless told otherwise, and then see nothing of the answer: where the
+    messages do not fit, the codes go alone (some 190 of them do), and where those do not, this is None: the
+    summary is all that goes.
     """
-    whole = _status(results, with_messages=True)
-    return whole if len(whole) <= DETAILS_LIMIT else _status(results, with_messages=False)
+    for with_messages in (True, False):
+        whole = _status(results, with_messages=with_messages)
+        if len(whole) <= DETAILS_LIMIT:
+            return whole
+    return None
 
 
 def _status(results: Sequence[RpcError | None], *, with_messages: bool) -> bytes:

@@ -175,6 +175,8 @@ class P4InfoView:
         for ref in entry.action_refs:
             if ref.id not in self.actions:
                 raise invalid(f"P4Info: table {name} refers to action {ref.id}, which is not there")
+            if ref.scope not in {s.value for s in Scope}:
+                raise invalid(f"P4Info: table {name} gives action {ref.id} the unknown scope {ref.scope}")
         counter = meter = None
         for resource in entry.direct_resource_ids:
             if resource in self.direct_counters:

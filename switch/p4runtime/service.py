@@ -9,6 +9,7 @@ is answered by a StreamError.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -25,6 +26,7 @@ from switch.p4runtime.arbitration import Arbiter, Client
 from switch.p4runtime.dataplane import Dataplane
 from switch.p4runtime.errors import (
     RpcError,
+    abort,
     batch_status,
     batch_summary,
     denied,
@@ -90,7 +92,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             with self._lock:
                 self._set_pipeline(request)
         except RpcError as error:
-            context.abort(error.code, str(error))
+            abort(context, error)
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(  # noqa: N802
@@ -112,7 +114,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 if config.HasField("cookie"):
                     response.config.cookie.CopyFrom(config.cookie)
         except RpcError as error:
-            context.abort(error.code, str(error))
+            abort(context, error)
         return response
 
     def Write(  # noqa: N802
@@ -134,10 +136,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                     except RpcError as error:
                         results.append(error)
         except RpcError as error:
-            context.abort(error.code, str(error))
+            abort(context, error)
         if any(result is not None for result in results):
             log.debug("%s", batch_summary(results))
-            context.set_trailing_metadata((("grpc-status-details-bin", batch_status(results)),))
+            if (status := batch_status(results)) is not None:
+                context.set_trailing_metadata((("grpc-status-details-bin", status),))
             context.abort(grpc.StatusCode.UNKNOWN, batch_summary(results))
         return p4runtime_pb2.WriteResponse()
 
@@ -156,7 +159,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                         found = itertools.chain.from_iterable(map(target.read, request.entities))
                     chunk = list(itertools.islice(found, READ_CHUNK))
             except RpcError as error:
-                context.abort(error.code, str(error))
+                abort(context, error)
             yield p4runtime_pb2.ReadResponse(entities=chunk)
 
     def StreamChannel(  # noqa: N802
@@ -178,7 +181,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             while (message := client.get()) is not None:
                 yield message
         except RpcError as error:
-            context.abort(error.code, str(error))
+            abort(context, error)
         finally:
             client.close()
             self._arbiter.leave(client)
@@ -261,20 +264,29 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             raise invalid(
                 "p4_device_config must be the bmv2 JSON that p4c-bm2-ss writes; it does not start with '{'"
             )
-        view = P4InfoView(config.p4info)
-        try:
-            device = self._load(text.lstrip())
-        except BuildError as error:
-            raise RpcError(grpc.StatusCode.INTERNAL, str(error)) from error
-        except SwitchError as error:
-            raise invalid(str(error)) from error
         kept = p4runtime_pb2.ForwardingPipelineConfig()
         kept.CopyFrom(config)
-        try:
-            return Target(kept, view, device)
-        except RpcError:
-            device.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            try:
+                view = P4InfoView(config.p4info)
+                device = self._load(text.lstrip())
+                undo.callback(device.close)
+                target = Target(kept, view, device)
+            except RpcError:
+                raise
+            except (BuildError, OSError, MemoryError) as error:
+                raise RpcError(grpc.StatusCode.INTERNAL, str(error)) from error
+            except SwitchError as error:
+                raise invalid(str(error)) from error
+            except Exception as error:
+                # P4Info and JSON are the client's: what no check foresaw is still wrong with them
+                log.exception("a pipeline config that no check refused")
+                raise invalid(
+                    f"The config is not what p4c makes ({type(error).__name__}: {error}); "
+                    "take P4Info and JSON from the same run of p4c"
+                ) from error
+            undo.pop_all()
+        return target
 
     def _save(self, target: Target) -> None:
         if self._saved is not None:

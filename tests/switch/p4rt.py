@@ -66,7 +66,7 @@ class Controller:
     def __init__(self, address: str, election: int = 0, device_id: int = DEVICE_ID) -> None:
         self.device_id = device_id
         self.election = p4.Uint128(high=election >> 64, low=election & (2**64 - 1)) if election else None
-        self.channel = grpc.insecure_channel(address, options=[("grpc.max_metadata_size", 1 << 18)])
+        self.channel = grpc.insecure_channel(address)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self._requests: queue.Queue[Any] = queue.Queue()
         self._stream: Any = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -189,6 +190,12 @@ def other_key() -> Any:
     return info
 
 
+def other_scope() -> Any:
+    info = p4info()
+    info.tables[0].action_refs[0].scope = 9
+    return info
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -197,6 +204,7 @@ def other_key() -> Any:
         {"json": b'{"program": '},
         {"p4info": other_sizes()},
         {"p4info": other_key()},
+        {"p4info": other_scope()},
         {"p4info": p4info().__class__(actions=[{"preamble": {"id": 1}}, {"preamble": {"id": 1}}])},
     ],
 )
@@ -225,6 +233,31 @@ def test_verify_save_commit(served: Served, primary: Controller) -> None:
     assert served.receive(1, ethernet(1))[0][0] == 4
     primary.set_pipeline()
     assert not primary.read(everything)
+
+
+def test_a_config_that_no_check_foresaw_is_still_an_answer(
+    served: Served, primary: Controller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last net: a fault of ours while loading is INVALID_ARGUMENT, and what ran goes on."""
+    caplog.set_level(logging.CRITICAL, logger="switch.p4runtime")
+    for name, error, want in (
+        ("switch.device.load_program", TypeError("unhashable"), "INVALID_ARGUMENT"),
+        ("switch.p4runtime.service.P4InfoView", KeyError("x"), "INVALID_ARGUMENT"),
+        ("switch.p4runtime.target.agree", IndexError("x"), "INVALID_ARGUMENT"),
+        ("switch.device.build", OSError(28, "No space left on device"), "INTERNAL"),
+    ):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fail)
+            with pytest.raises(grpc.RpcError) as caught:
+                primary.set_pipeline()
+        assert caught.value.code().name == want
+        assert str(error) in caught.value.details()
+    primary.write(table(INSERT, primary.entry("l2", {1: ("exact", 1)}, primary.action("drop"))))
+    primary.set_pipeline()
 
 
 def test_reconcile_keeps_the_forwarding_state(served: Served, primary: Controller) -> None:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from p4.v1 import p4runtime_pb2 as p4
 
 from switch.p4runtime import codec
-from switch.p4runtime.errors import RpcError
+from switch.p4runtime.errors import RpcError, clip
 from tests.switch.p4rt import (
     DELETE,
     INSERT,
@@ -22,6 +24,7 @@ from tests.switch.p4rt import (
     ethernet,
     ipv4,
     octets,
+    program,
     read_table,
     table,
 )
@@ -164,9 +167,55 @@ def test_errors_of_large_batches_still_arrive(client: Controller) -> None:
     client.write(table(INSERT, one))
     refused = client.refused(*[table(INSERT, one)] * 150)
     assert refused == [("ALREADY_EXISTS", "")] * 150
+    for count in (*range(1, 260, 13), 1000):
+        with pytest.raises(grpc.RpcError) as caught:
+            client.write(*[table(INSERT, one)] * count)
+        assert caught.value.code() is grpc.StatusCode.UNKNOWN, (count, caught.value)
+        assert f"{count} of {count} updates failed, first update 0: ALREADY_EXISTS" in caught.value.details()
+
+
+def test_errors_of_a_batch_far_beyond_the_table(client: Controller) -> None:
+    count, size = 20_000, 64
+    inserts = [
+        table(INSERT, client.entry("l2", {1: ("exact", mac)}, client.action("drop"))) for mac in range(count)
+    ]
     with pytest.raises(grpc.RpcError) as caught:
-        client.write(*[table(INSERT, one)] * 1000)
-    assert "1000 of 1000 updates failed, first update 0: ALREADY_EXISTS" in caught.value.details()
+        client.write(*inserts)
+    assert caught.value.code() is grpc.StatusCode.UNKNOWN
+    assert (
+        f"{count - size} of {count} updates failed, first update {size}: RESOURCE_EXHAUSTED: "
+        f"table 'ingress.l2' holds {size} entries" in caught.value.details()
+    )
+    assert len(read_table(client, "l2")) == size
+
+
+@given(st.text(st.characters(), max_size=60), st.integers(3, 40))
+def test_a_clipped_message_takes_no_more_than_its_limit(text: str, limit: int) -> None:
+    def size(message: str) -> int:
+        return len(quote(message, safe="".join(map(chr, range(0x20, 0x7F))).replace("%", "")))
+
+    clipped = clip(text, limit)
+    assert size(clipped) <= limit
+    sound = text.encode(errors="replace").decode()
+    if size(sound) <= limit:
+        assert clipped == sound
+    else:
+        assert clipped.endswith("...")
+        kept = clipped[:-3]
+        assert sound.startswith(kept)
+        assert size(sound[: len(kept) + 1]) > limit - 3
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 100_000, "é" * 100_000, "\n" * 100_000], ids=["ascii", "utf8", "lines"]
+)
+def test_a_message_of_any_length_arrives(client: Controller, name: str) -> None:
+    root = json.loads(program())
+    root["pipelines"][0]["init_table"] = name
+    with pytest.raises(grpc.RpcError) as caught:
+        client.set_pipeline(json=json.dumps(root).encode())
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "pipeline 'ingress': starts at" in caught.value.details()
 
 
 def test_a_full_table_says_so(client: Controller) -> None:
