@@ -14,6 +14,11 @@ from switch.errors import SwitchError
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "off")
 DEFAULT_ADDRESS = "0.0.0.0:9559"
 DEFAULT_DROP_PORT = 511
+MAX_DEVICE_ID = (1 << 64) - 1
+"""A P4Runtime device id is a uint64."""
+MAX_PORT = (1 << 9) - 1
+MAX_TCP_PORT = (1 << 16) - 1
+MAX_NUMBER = (1 << 32) - 1
 
 
 class UsageError(SwitchError):
@@ -99,7 +104,11 @@ def parse(arguments: Sequence[str]) -> Options:
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     target = _Parser(prog="", add_help=False, usage=argparse.SUPPRESS, allow_abbrev=False)
     target.add_argument(
-        "--grpc-server-addr", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=f"default {DEFAULT_ADDRESS}"
+        "--grpc-server-addr",
+        metavar="HOST:PORT",
+        type=_address,
+        default=DEFAULT_ADDRESS,
+        help=f"default {DEFAULT_ADDRESS}",
     )
     target.add_argument("--cpu-port", metavar="N", type=_cpu_port, help="port of PacketIn and PacketOut")
     target.add_argument(
@@ -122,7 +131,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     general.add_argument(
         "-i", "--interface", metavar="PORT@INTERFACE", action="append", default=[], type=_interface
     )
-    general.add_argument("--device-id", metavar="N", type=_number, default=0, help="P4Runtime's (default 0)")
+    general.add_argument(
+        "--device-id", metavar="N", type=_device_id, default=0, help="P4Runtime's (default 0)"
+    )
     general.add_argument(
         "--pcap", metavar="DIR", type=Path, help="write INTERFACE_in.pcap and _out.pcap there"
     )
@@ -139,16 +150,22 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     return general, target
 
 
-def _number(word: str) -> int:
-    if not word.isdigit():
-        raise argparse.ArgumentTypeError(f"{word!r} is not a number")
+def _number(word: str, most: int) -> int:
+    if not (word.isascii() and word.isdigit()):
+        raise argparse.ArgumentTypeError(f"{word!r:.40} is not a number")
+    if len(word) > len(str(most)) or int(word) > most:
+        raise argparse.ArgumentTypeError(f"it is beyond {most}")
     return int(word)
 
 
+def _device_id(word: str) -> int:
+    return _number(word, MAX_DEVICE_ID)
+
+
 def _port(word: str) -> int:
-    number = _number(word)
-    if number > 0xFFFF:
-        raise argparse.ArgumentTypeError(f"port {number} is beyond 65535")
+    number = _number(word, MAX_NUMBER)
+    if number > MAX_PORT:
+        raise argparse.ArgumentTypeError(f"port {number} is beyond {MAX_PORT}, v1model's ports have 9 bits")
     return number
 
 
@@ -163,3 +180,16 @@ def _interface(word: str) -> tuple[int, str]:
     if not at or not name:
         raise argparse.ArgumentTypeError(f"{word!r} is not PORT@INTERFACE, such as 1@eth1")
     return _port(number), name
+
+
+def _address(word: str) -> str:
+    host, _, port = word.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not host or (":" in host and not bracketed) or not (port.isascii() and port.isdigit()):
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not HOST:PORT, such as {DEFAULT_ADDRESS} or [::1]:9559"
+        )
+    # gRPC would take such a number modulo 65536
+    if _number(port, MAX_NUMBER) > MAX_TCP_PORT:
+        raise argparse.ArgumentTypeError(f"TCP port {port} is beyond {MAX_TCP_PORT}")
+    return word

@@ -53,11 +53,46 @@ def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
         ("--no-p4 --log-level loud", "loud"),
         ("--no-p4 --cpu-port 5", "--cpu-port"),
         ("--no-p4 -- --unknown", "--unknown"),
+        ("--no-p4 -i 512@a", "--interface: port 512 is beyond 511"),
+        ("--no-p4 -i-1@a", "'-1' is not a number"),
+        ("--no-p4 -i 1@", "PORT@INTERFACE"),
+        ("--no-p4 -- --cpu-port 512", "--cpu-port: port 512 is beyond 511"),
+        ("--no-p4 -- --drop-port 512", "--drop-port: port 512 is beyond 511"),
+        ("--no-p4 -- --drop-port 0x1ff", "--drop-port: '0x1ff' is not a number"),
+        ("--no-p4 --device-id 18446744073709551616", "--device-id: it is beyond 18446744073709551615"),
+        ("--no-p4 --device-id -1", "--device-id"),
+        ("--no-p4 --device-id ²", "--device-id: '²' is not a number"),
+        ("--no-p4 --device-id " + "9" * 5000, "--device-id: it is beyond"),
+        (
+            "--no-p4 -- --grpc-server-addr 127.0.0.1:65536",
+            "--grpc-server-addr: TCP port 65536 is beyond 65535",
+        ),
+        (
+            "--no-p4 -- --grpc-server-addr 127.0.0.1:99999",
+            "--grpc-server-addr: TCP port 99999 is beyond 65535",
+        ),
+        ("--no-p4 -- --grpc-server-addr 127.0.0.1", "--grpc-server-addr: '127.0.0.1' is not HOST:PORT"),
+        ("--no-p4 -- --grpc-server-addr 127.0.0.1:", "is not HOST:PORT"),
+        ("--no-p4 -- --grpc-server-addr :9559", "is not HOST:PORT"),
+        ("--no-p4 -- --grpc-server-addr ::1:9559", "is not HOST:PORT"),
+        ("--no-p4 -- --grpc-server-addr localhost:http", "is not HOST:PORT"),
     ],
 )
 def test_wrong_command_lines(words: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         parse(words.split())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:65535", "[::1]:9559", "0.0.0.0:1"])
+def test_addresses(address: str) -> None:
+    assert parse(["--no-p4", "--", "--grpc-server-addr", address]).grpc_address == address
+
+
+def test_the_largest_numbers() -> None:
+    words = f"--no-p4 --device-id {2**64 - 1} -i 511@a -i 0@b -- --cpu-port 510 --drop-port 509"
+    options = parse(words.split())
+    assert options.device_id == 2**64 - 1
+    assert options.interfaces == ((511, "a"), (0, "b"))
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:
