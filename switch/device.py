@@ -20,14 +20,17 @@ from switch.emit import emit_program
 from switch.errors import DeviceError, LoadError
 from switch.library import LOG_LINE, STATS, Result, StatsC, open_library, words
 from switch.load import load_program
+from switch.profiles import Profiles
 from switch.replication import Replication
 from switch.tables import Tables
 from switch.values import (
     Digest,
     Entry,
     Exact,
+    Group,
     Lpm,
     MatchValue,
+    Member,
     MeterRates,
     Range,
     Stats,
@@ -38,8 +41,10 @@ __all__ = [
     "Digest",
     "Entry",
     "Exact",
+    "Group",
     "Lpm",
     "MatchValue",
+    "Member",
     "MeterRates",
     "Range",
     "Stats",
@@ -76,7 +81,8 @@ class SwitchDevice:
             )
         self._result = Result()
         self._result_lock = threading.Lock()
-        self._tables = Tables(program, self._lib, self._handle, self._lock)
+        self._profiles = Profiles(program, self._lib, self._handle, self._lock)
+        self._tables = Tables(program, self._lib, self._handle, self._lock, self._profiles)
         self._arrays = Arrays(program, self._lib, self._handle)
         self._replication = Replication(self._lib, self._handle, self._lock)
         self._digest_words = max(
@@ -191,16 +197,19 @@ class SwitchDevice:
         self,
         table: str,
         key: Sequence[MatchValue],
-        action: str,
+        action: str | Member | Group,
         args: Sequence[int] = (),
         priority: int | None = None,
     ) -> int:
         """Insert and return the entry's handle (never reused). Larger priority wins; it is given exactly for
-        tables with a ternary or range key. Raises BadKey, BadAction, DuplicateEntry, TableFull, Immutable.
+        tables with a ternary or range key. An entry of an indirect table names a member or group instead of
+        an action. Raises BadKey, BadAction, NoSuchEntry, DuplicateEntry, TableFull, Immutable.
         """
         return self._tables.insert(table, key, action, args, priority)
 
-    def table_modify(self, table: str, handle: int, action: str, args: Sequence[int] = ()) -> None:
+    def table_modify(
+        self, table: str, handle: int, action: str | Member | Group, args: Sequence[int] = ()
+    ) -> None:
         """Give an entry another action or arguments; its counters stay. Raises NoSuchEntry, Immutable."""
         self._tables.modify(table, handle, action, args)
 
@@ -231,6 +240,43 @@ class SwitchDevice:
     def table_reset_default(self, table: str) -> None:
         """Back to the program's default action."""
         self._tables.reset_default(table)
+
+    # ---- action profiles: full JSON names; handles are a profile's own
+
+    def member_add(self, profile: str, action: str, args: Sequence[int] = ()) -> int:
+        """Add a member and return its handle, the lowest free one. Raises NoSuchObject, BadAction."""
+        return self._profiles.member_add(profile, action, args)
+
+    def member_modify(self, profile: str, member: int, action: str, args: Sequence[int] = ()) -> None:
+        """Give a member another action, for all that name it. Raises NoSuchEntry, BadAction."""
+        self._profiles.member_modify(profile, member, action, args)
+
+    def member_delete(self, profile: str, member: int) -> None:
+        """Remove a member. Raises NoSuchEntry, InUse."""
+        self._profiles.member_delete(profile, member)
+
+    def members(self, profile: str) -> dict[int, tuple[str, tuple[int, ...]]]:
+        """Actions and arguments of all members by handle."""
+        return self._profiles.members(profile)
+
+    def group_add(self, profile: str, members: Iterable[int] = ()) -> int:
+        """Add a group of members, each in it once, and return its handle, the lowest free one.
+
+        An entry that names an empty group does nothing. Raises NoSuchObject without a selector, NoSuchEntry.
+        """
+        return self._profiles.group_add(profile, members)
+
+    def group_set(self, profile: str, group: int, members: Iterable[int]) -> None:
+        """Replace a group's members. Raises NoSuchEntry."""
+        self._profiles.group_set(profile, group, members)
+
+    def group_delete(self, profile: str, group: int) -> None:
+        """Remove a group; its members stay. Raises NoSuchEntry, InUse."""
+        self._profiles.group_delete(profile, group)
+
+    def groups(self, profile: str) -> dict[int, tuple[int, ...]]:
+        """The members of all groups by handle, in the order in which the selector counts them."""
+        return self._profiles.groups(profile)
 
     # ---- counters, registers, meters
 
@@ -346,6 +392,7 @@ class SwitchDevice:
         with self._lock:
             self._lib.sw_reset(self._handle())
             self._replication.restart()
+            self._profiles.restart()
             self._tables.restart()
 
     def close(self) -> None:

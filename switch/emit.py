@@ -52,7 +52,7 @@ def _program(program: ir.Program) -> str:
     actions = Actions(layout, bounds, calculations)
     calcs = Calculations(program, layout, bounds)
     parsers = Parsers(program, layout, bounds, actions)
-    controls = Controls(program, layout, bounds, action_names)
+    controls = Controls(program, layout, bounds, action_names, calculations)
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"

@@ -21,8 +21,16 @@ def key_words(table: ir.Table) -> list[int]:
 class Controls:
     """Emits p4_ingress and p4_egress, and the descriptions of tables."""
 
-    def __init__(self, program: ir.Program, layout: Layout, bounds: Bounds, actions: dict[int, str]) -> None:
+    def __init__(
+        self,
+        program: ir.Program,
+        layout: Layout,
+        bounds: Bounds,
+        actions: dict[int, str],
+        calculations: dict[str, str],
+    ) -> None:
         self.program = program
+        self.calculations = calculations
         self.layout = layout
         self.bounds = bounds
         self.actions = actions
@@ -137,8 +145,11 @@ class Controls:
             b.line(f"sw_entry *e = sw_lookup_exact(t, key, {words[-1]});")
         else:
             b.line("sw_entry *e = sw_lookup_many(t, key);")
-        b.line("int64_t action = e != NULL ? (int64_t)e->action : t->default_action;")
-        b.line("const uint64_t *args = e != NULL ? e->args : t->default_args;")
+        if t.profile is not None:
+            self._choose(b, t, t.profile)
+        else:
+            b.line("int64_t action = e != NULL ? (int64_t)e->action : t->default_action;")
+            b.line("const uint64_t *args = e != NULL ? e->args : t->default_args;")
         self._on_hit(x, b, t)
         actions = list(
             {a.id: a for a in [*t.actions, *([t.default_action] if t.default_action else [])]}.values()
@@ -150,6 +161,25 @@ class Controls:
             b.line("default: (void)args; break;")
         self._exit(b)
         self._next(b, t, actions, labels, following)
+
+    def _choose(self, b: Block, t: ir.Table, profile: ir.Profile) -> None:
+        """The member of the entry, or the one of its group that the selector's hash picks.
+
+        A group without members does nothing (action_profile.cpp has its hash in 32 bits, too).
+        """
+        own = ", ".join(str(next(a.id for a in t.actions if a.name == p.name)) for p in profile.actions)
+        b.line(f"static const uint32_t own[] = {{{own}}};")
+        b.line("int64_t action = t->default_action;")
+        b.line("const uint64_t *args = t->default_args;")
+        with b.nest("if (e != NULL)"):
+            b.line("const sw_choice *c = sw_choice_of(e);")
+            pick = "0"
+            if profile.selector is not None:
+                call = f"{self.calculations[profile.selector.name]}(s, k, h)"
+                pick = f"c->n > 1 ? (uint32_t){call} % c->n : 0"
+            b.line(f"const sw_member *m = c->n > 0 ? c->members[{pick}] : NULL;")
+            b.line("action = m != NULL ? (int64_t)own[m->action] : -1;")
+            b.line("args = m != NULL ? m->args : NULL;")
 
     def _const_args(self, b: Block, t: ir.Table) -> str:
         assert t.default_action is not None

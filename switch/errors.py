@@ -53,6 +53,10 @@ class BadAction(DeviceError):
     """An action that the table does not have, or arguments of the wrong count or width."""
 
 
+class InUse(DeviceError):
+    """A member that a group or entry names, or a group that an entry names."""
+
+
 class Immutable(DeviceError):
     """A const table, const default action or an object the program does not let anyone change."""
 

@@ -66,6 +66,7 @@ __all__ = [
     "ParserOp",
     "Payload",
     "Pipeline",
+    "Profile",
     "Program",
     "RegisterArray",
     "RegisterRef",
@@ -275,8 +276,25 @@ class ConstEntry:
 
 
 @dataclass(frozen=True, eq=False)
+class Profile:
+    """An action profile; with a selector, its members may form groups.
+
+    `actions` are those of one of its tables: the others' have the same names and parameters, and other ids.
+    """
+
+    name: str
+    max_size: int
+    selector: Calculation | None
+    actions: tuple[Action, ...]
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
 class Table:
-    """A match-action table. `next` maps action ids to node names (None ends the pipeline)."""
+    """A match-action table. `next` maps action ids to node names (None ends the pipeline).
+
+    With a `profile`, entries name a member or group of it instead of an action.
+    """
 
     name: str
     id: int
@@ -287,6 +305,7 @@ class Table:
     counters: bool
     idle_timeout: bool
     meter: MeterArray | None
+    profile: Profile | None
     default_action: Action | None
     default_args: tuple[int, ...]
     default_const: bool
@@ -431,6 +450,7 @@ class Program:
     ingress: Pipeline
     egress: Pipeline
     deparser: Deparser
+    profiles: dict[str, Profile] = field(default_factory=dict)
     aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property

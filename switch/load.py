@@ -78,6 +78,7 @@ def _program(root: dict[str, Any]) -> ir.Program:
         ingress=pipelines["ingress"],
         egress=pipelines["egress"],
         deparser=load_deparser(_one(root["deparsers"], "deparser"), names),
+        profiles=names.profiles,
         aliases=names.aliases,
     )
 

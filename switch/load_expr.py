@@ -83,11 +83,25 @@ class Names:
         self.meters: dict[str, ir.MeterArray] = {}
         self.registers: dict[str, ir.RegisterArray] = {}
         self.calculations: dict[str, ir.Calculation] = {}
+        self.profiles: dict[str, ir.Profile] = {}
         self.aliases: dict[str, tuple[str, str]] = {}
         # what each header is part of: header refs are always made in their stack's or union's terms
         self.element_of: dict[str, tuple[ir.Stack, int]] = {}
         self.member_of: dict[str, tuple[ir.Union, int]] = {}
         self.union_element_of: dict[str, tuple[ir.UnionStack, int]] = {}
+
+    def selector(self, name: str, j: Any, source: ir.Source) -> ir.Calculation:
+        """The hash of an action selector, which is a calculation over fields; `name` is new."""
+        refs = []
+        for part in j["input"]:
+            ref = self.field(part.get("value"), source)
+            if part["type"] != "field" or not isinstance(ref, ir.FieldRef):
+                raise LoadError(name, "a selector hashes fields only", str(source))
+            refs.append(ref)
+        if name in self.calculations:
+            raise LoadError(f"calculation {name!r}", "defined twice", str(source))
+        made = self.calculations[name] = ir.Calculation(name, j["algo"], tuple(refs), source)
+        return made
 
     # ---- places
 

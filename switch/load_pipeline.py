@@ -7,7 +7,7 @@ from typing import Any
 
 from switch import ir
 from switch.errors import LoadError
-from switch.load_expr import Names, integer, source_of, within
+from switch.load_expr import Names, integer, known, source_of, within
 
 MATCHES = ("exact", "lpm", "ternary", "range")
 
@@ -24,16 +24,10 @@ def load_pipeline(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Pip
             raise LoadError(f"node {node.name!r}", "defined twice", str(node.source))
         nodes[node.name] = node
 
-    if j.get("action_profiles"):
-        first = j["action_profiles"][0]
-        raise LoadError(
-            f"action profile {first.get('name')!r}",
-            "action profiles and selectors are not supported yet: give the table its actions directly",
-            str(source_of(first)),
-        )
+    profiles = {p["name"]: p for p in j.get("action_profiles") or ()}
     for t in j.get("tables") or ():
         with within(f"table {t['name']!r}"):
-            add(_table(t, names, actions))
+            add(_table(t, names, actions, profiles))
     for c in j.get("conditionals") or ():
         source = source_of(c)
         with within(f"node {c['name']!r}"):
@@ -47,12 +41,8 @@ def load_pipeline(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Pip
     return ir.Pipeline(j["name"], j.get("init_table"), nodes)
 
 
-def _table(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Table:
+def _table(j: Any, names: Names, actions: dict[int, ir.Action], profiles: dict[str, Any]) -> ir.Table:
     name, source = j["name"], source_of(j)
-    if j.get("type", "simple") != "simple":
-        raise LoadError(
-            f"table {name!r}", f"its implementation {j['type']!r} is not supported yet", str(source)
-        )
     if j.get("match_type") not in MATCHES:
         raise LoadError(f"table {name!r}", f"match type {j.get('match_type')!r} is unknown", str(source))
     keys = tuple(_key(k, names, name, source) for k in j["key"])
@@ -90,6 +80,7 @@ def _table(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Table:
         counters=bool(j.get("with_counters")),
         idle_timeout=bool(j.get("support_timeout")),
         meter=meter,
+        profile=_profile(j, names, table_actions, profiles, source),
         default_action=default,
         default_args=args,
         default_const=const,
@@ -101,6 +92,37 @@ def _table(j: Any, names: Names, actions: dict[int, ir.Action]) -> ir.Table:
         base_next=j.get("base_default_next", j.get("base_default_next_node")),
         source=source,
     )
+
+
+def _profile(
+    j: Any, names: Names, actions: tuple[ir.Action, ...], profiles: dict[str, Any], source: ir.Source
+) -> ir.Profile | None:
+    """The action profile of an indirect table; of old, the table itself describes it."""
+    kind, name = j.get("type", "simple"), j.get("action_profile", j.get("act_prof_name"))
+    if kind == "simple":
+        return None
+    if kind not in ("indirect", "indirect_ws"):
+        raise LoadError(f"table {j['name']!r}", f"its implementation {kind!r} is unknown", str(source))
+    if j.get("entries"):
+        raise LoadError(f"table {j['name']!r}", "const entries cannot name members of a profile", str(source))
+    if name is None:
+        raise LoadError(f"table {j['name']!r}", "it is indirect and names no action profile", str(source))
+    if name in names.profiles:
+        found = names.profiles[name]
+        if {a.name: a.params for a in actions} != {a.name: a.params for a in found.actions}:
+            raise LoadError(
+                f"table {j['name']!r}", f"the other tables of {name!r} have other actions", str(source)
+            )
+    else:
+        described = j if "act_prof_name" in j else known(profiles, name, f"table {j['name']!r}", "profile")
+        selector = described.get("selector")
+        where = source_of(described)
+        calculation = None if selector is None else names.selector(f"selector of {name}", selector, where)
+        found = ir.Profile(name, described.get("max_size", 1024), calculation, actions, where)
+        names.profiles[name] = found
+    if (kind == "indirect_ws") != (found.selector is not None):
+        raise LoadError(f"table {j['name']!r}", f"its type {kind!r} does not fit {name!r}", str(source))
+    return found
 
 
 def _key(j: Any, names: Names, table: str, source: ir.Source) -> ir.Key:

@@ -256,10 +256,14 @@ entry = record(
 default_entry = record(
     {"action_id": id_number}, {"action_data": optional(items(number)), "action_const": flag}
 )
+selector = record({"algo": text, "input": items(element)})
 table = (
     {"id": any_number, "match_type": text, "key": items(key), "actions": items(text)},
     {
         "type": text,
+        "action_profile": text,
+        "act_prof_name": text,
+        "selector": optional(selector),
         "action_ids": items(id_number),
         "max_size": whole(0, MAX_32),
         "with_counters": flag,
@@ -279,7 +283,7 @@ pipeline = {
         _named({"expression": operand}, {"true_next": name_or_none, "false_next": name_or_none})
     ),
     "action_calls": optional(_named({}, {"action_id": id_number, "action": text, "next_node": name_or_none})),
-    "action_profiles": optional(_named()),
+    "action_profiles": optional(_named({}, {"max_size": whole(0, MAX_32), "selector": optional(selector)})),
 }
 array = {"size": any_number, "is_direct": flag, "binding": name_or_none}
 checksum = (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from switch import ir
+from switch.arguments import checked, pack
 from switch.emit_code import limbs
 from switch.emit_control import key_words
 from switch.errors import (
@@ -23,7 +24,8 @@ from switch.errors import (
     TableFull,
 )
 from switch.library import split, words
-from switch.values import Entry, Exact, Lpm, MatchValue, MeterRates, Range, Ternary
+from switch.profiles import Profiles
+from switch.values import Entry, Exact, Group, Lpm, MatchValue, Member, MeterRates, Range, Ternary
 
 # bmv2 counts priorities downwards, P4Runtime upwards: a const entry's p becomes this minus p
 BMV2_PRIORITY = (1 << 31) - 1
@@ -43,6 +45,20 @@ class _Row:
     pointer: int
 
 
+@dataclass(frozen=True)
+class _Target:
+    """What an entry does: its action as `Entry` has it, and as the runtime takes it."""
+
+    action: str | Member | Group
+    args: tuple[int, ...]
+    number: int
+    packed: list[int]
+
+
+def _direct(action: ir.Action, args: tuple[int, ...]) -> _Target:
+    return _Target(action.name, args, action.id, pack(action, args))
+
+
 @dataclass
 class _State:
     index: int
@@ -56,9 +72,15 @@ class Tables:
     """All tables of one device."""
 
     def __init__(
-        self, program: ir.Program, lib: ctypes.CDLL, handle: Callable[[], int], lock: threading.RLock
+        self,
+        program: ir.Program,
+        lib: ctypes.CDLL,
+        handle: Callable[[], int],
+        lock: threading.RLock,
+        profiles: Profiles,
     ) -> None:
         self._lib = lib
+        self._profiles = profiles
         self._sw = handle
         self._lock = lock
         self._next = 1
@@ -77,12 +99,17 @@ class Tables:
                 for e in s.table.entries:
                     key = tuple(_const_match(k, m) for k, m in zip(s.table.keys, e.key, strict=True))
                     priority = BMV2_PRIORITY - e.priority if has_priority(s.table) else 0
-                    self._insert(s, key, e.action, e.args, priority, const=True)
+                    self._insert(s, key, _direct(e.action, e.args), priority, const=True)
 
     # ---- entries
 
     def insert(
-        self, table: str, key: Sequence[MatchValue], action: str, args: Sequence[int], priority: int | None
+        self,
+        table: str,
+        key: Sequence[MatchValue],
+        action: str | Member | Group,
+        args: Sequence[int],
+        priority: int | None,
     ) -> int:
         """See SwitchDevice.table_insert."""
         with self._lock:
@@ -90,26 +117,29 @@ class Tables:
             if not s.table.keys:
                 raise BadKey(f"table {table!r} has no key: set its default action instead")
             signature = self._signature(s.table, key, priority)
-            chosen, values = self._action(s.table, action, args)
+            what = self._target(s.table, action, args)
             if signature in s.by_key:
                 raise DuplicateEntry(f"table {table!r} has this entry already: modify it instead")
             if len(s.rows) >= s.table.max_size:
                 raise TableFull(f"table {table!r} holds {s.table.max_size} entries and is full")
-            return self._insert(s, signature[0], chosen, values, signature[1], const=False)
+            handle = self._insert(s, signature[0], what, signature[1], const=False)
+            self._profiles.hold(s.table, what.action)
+            return handle
 
-    def modify(self, table: str, handle: int, action: str, args: Sequence[int]) -> None:
+    def modify(self, table: str, handle: int, action: str | Member | Group, args: Sequence[int]) -> None:
         """See SwitchDevice.table_modify."""
         with self._lock:
             s = self._changeable(table)
             row = self._row(s, handle)
-            chosen, values = self._action(s.table, action, args)
-            packed = _pack(chosen, values)
+            what = self._target(s.table, action, args)
             if self._lib.sw_table_modify(
-                self._sw(), s.index, row.pointer, chosen.id, words(packed), len(packed)
+                self._sw(), s.index, row.pointer, what.number, words(what.packed), len(what.packed)
             ):
                 raise DeviceError("no memory for the entry")
             e = row.entry
-            row.entry = Entry(e.handle, e.key, chosen.name, values, e.priority, e.const)
+            self._profiles.hold(s.table, what.action)
+            self._profiles.release(s.table, e.action)
+            row.entry = Entry(e.handle, e.key, what.action, what.args, e.priority, e.const)
 
     def delete(self, table: str, handle: int) -> None:
         """See SwitchDevice.table_delete."""
@@ -117,6 +147,7 @@ class Tables:
             s = self._changeable(table)
             row = self._row(s, handle)
             self._lib.sw_table_delete(self._sw(), s.index, row.pointer)
+            self._profiles.release(s.table, row.entry.action)
             del s.rows[handle]
             del s.by_key[row.entry.key, row.entry.priority]
 
@@ -143,8 +174,7 @@ class Tables:
         self,
         s: _State,
         key: tuple[MatchValue, ...],
-        action: ir.Action,
-        args: tuple[int, ...],
+        what: _Target,
         priority: int,
         *,
         const: bool,
@@ -161,7 +191,6 @@ class Tables:
                 ranges += split(m.low, n) + split(m.high, n)
             if isinstance(m, Lpm) and not has_priority(s.table):
                 weight = m.prefix_len
-        packed = _pack(action, args)
         pointer = self._lib.sw_table_insert(
             self._sw(),
             s.index,
@@ -169,15 +198,15 @@ class Tables:
             words(mask),
             words(ranges),
             weight,
-            action.id,
-            words(packed),
-            len(packed),
+            what.number,
+            words(what.packed),
+            len(what.packed),
         )
         if pointer is None:
             raise DeviceError(f"no memory for an entry of table {s.table.name!r}")
         handle = self._next
         self._next += 1
-        s.rows[handle] = _Row(Entry(handle, key, action.name, args, priority, const), pointer)
+        s.rows[handle] = _Row(Entry(handle, key, what.action, what.args, priority, const), pointer)
         s.by_key.setdefault((key, priority), handle)
         return handle
 
@@ -189,7 +218,11 @@ class Tables:
             s = self._state(table)
             if s.table.default_const:
                 raise Immutable(f"the default action of table {table!r} is const")
-            chosen, values = self._action(s.table, action, args)
+            if s.table.profile is not None:
+                raise Immutable(
+                    f"table {table!r} is indirect: p4c and simple_switch give it no default entry"
+                )
+            chosen, values = checked(f"table {table!r}", s.table.actions, action, args)
             self._set_default(s, chosen, values)
 
     def get_default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
@@ -210,7 +243,7 @@ class Tables:
             s.default = None
 
     def _set_default(self, s: _State, action: ir.Action, args: tuple[int, ...]) -> None:
-        packed = _pack(action, args)
+        packed = pack(action, args)
         if self._lib.sw_table_default(self._sw(), s.index, action.id, words(packed), len(packed)):
             raise DeviceError("no memory for the default action")
         s.default = (action, args)
@@ -265,20 +298,18 @@ class Tables:
             raise NoSuchEntry(f"table {s.table.name!r} has no entry {handle}")
         return row
 
-    @staticmethod
-    def _action(t: ir.Table, name: str, args: Sequence[int]) -> tuple[ir.Action, tuple[int, ...]]:
-        action = t.action(name)
-        if action is None:
-            have = ", ".join(a.name for a in t.actions)
-            raise BadAction(f"table {t.name!r} has no action {name!r}: it has {have}")
-        if len(args) != len(action.params):
-            raise BadAction(f"action {name!r} takes {len(action.params)} arguments, not {len(args)}")
-        for p, v in zip(action.params, args, strict=True):
-            if not 0 <= v < 1 << p.width:
+    def _target(self, t: ir.Table, action: str | Member | Group, args: Sequence[int]) -> _Target:
+        """What an entry is to do, checked. Raises BadAction, NoSuchObject."""
+        if isinstance(action, str):
+            if t.profile is not None:
                 raise BadAction(
-                    f"argument {p.name!r} of action {name!r} has {p.width} bits, {v} does not fit"
+                    f"table {t.name!r} is indirect: it takes a Member or Group of {t.profile.name!r}"
                 )
-        return action, tuple(int(v) for v in args)
+            return _direct(*checked(f"table {t.name!r}", t.actions, action, args))
+        if t.profile is None or args:
+            why = "an action" if t.profile is None else "no arguments beside it"
+            raise BadAction(f"table {t.name!r} takes {why}, not {action}")
+        return _Target(action, (), 0, [self._profiles.address(t.profile.name, action)])
 
     @staticmethod
     def _signature(t: ir.Table, key: Sequence[MatchValue], priority: int | None) -> Signature:
@@ -294,13 +325,6 @@ class Tables:
 def has_priority(t: ir.Table) -> bool:
     """Whether entries of a table have a priority."""
     return t.match in ("ternary", "range")
-
-
-def _pack(action: ir.Action, args: tuple[int, ...]) -> list[int]:
-    out: list[int] = []
-    for p, v in zip(action.params, args, strict=True):
-        out += split(v, limbs(p.width))
-    return out
 
 
 def _normal(t: ir.Table, k: ir.Key, m: MatchValue) -> MatchValue:

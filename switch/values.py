@@ -41,12 +41,26 @@ MatchValue = Exact | Lpm | Ternary | Range
 
 
 @dataclass(frozen=True)
+class Member:
+    """What an entry of an indirect table does: the action of this member of the table's action profile."""
+
+    handle: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """What an entry of an indirect table does: that of the member that the selector picks from this group."""
+
+    handle: int
+
+
+@dataclass(frozen=True)
 class Entry:
     """One table entry as it stands; `priority` as P4Runtime counts (larger wins), 0 for none."""
 
     handle: int
     key: tuple[MatchValue, ...]
-    action: str
+    action: str | Member | Group
     args: tuple[int, ...]
     priority: int
     const: bool

@@ -23,6 +23,13 @@ void sw_entry_counter(sw *s, sw_entry *e, uint64_t *packets, uint64_t *bytes, in
 uint64_t sw_entry_idle_us(sw *s, sw_entry *e);
 int sw_entry_meter(sw *s, sw_entry *e, double *rates, uint64_t *bursts, int mode);
 
+sw_member *sw_member_new(sw *s, uint32_t action, const uint64_t *args, uint32_t nargs);
+int sw_member_modify(sw *s, sw_member *m, uint32_t action, const uint64_t *args, uint32_t nargs);
+void sw_member_delete(sw *s, sw_member *m);
+sw_choice *sw_choice_new(sw *s);
+int sw_choice_set(sw *s, sw_choice *c, sw_member *const *members, uint32_t n);
+void sw_choice_delete(sw *s, sw_choice *c);
+
 void sw_counter_access(sw *s, uint32_t array, uint64_t index, uint64_t n, uint64_t *values, int write);
 int sw_meter_access(sw *s, uint32_t array, uint64_t index, double *rates, uint64_t *bursts, int mode);
 void sw_register_access(sw *s, uint32_t group, uint32_t lane, uint64_t index, uint64_t n, uint8_t *values, int write);

@@ -10,6 +10,7 @@
 #include "control.h"
 
 void sw_table_clear(sw_table *t);
+void sw_profiles_clear(sw *s);
 
 /* ---- a ticket lock: first come, first served, so that neither side starves the other */
 void sw_lock(sw *s) {
@@ -81,6 +82,7 @@ void sw_free(sw *s) {
     if (s->tables != NULL)
         for (uint32_t i = 0; i < p->ntables; i++) sw_table_clear(&s->tables[i]);
     free(s->tables);
+    sw_profiles_clear(s);
     for (uint32_t i = 0; s->counters != NULL && i < p->ncounters; i++)
         unmap(s->counters[i], p->counters[i].size * sizeof(sw_counter) + 64);
     for (uint32_t i = 0; s->meters != NULL && i < p->nmeters; i++)
@@ -144,6 +146,7 @@ int sw_reset(sw *s) {
     const sw_program *p = s->prog;
     sw_lock(s);
     for (uint32_t i = 0; i < p->ntables; i++) sw_table_clear(&s->tables[i]);
+    sw_profiles_clear(s);
     for (uint32_t i = 0; i < p->ncounters; i++)
         clear_map(s->counters[i], p->counters[i].size * sizeof(sw_counter) + 64);
     for (uint32_t i = 0; i < p->nmeters; i++) clear_map(s->meters[i], p->meters[i].size * sizeof(sw_meter) + 64);

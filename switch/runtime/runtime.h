@@ -77,6 +77,22 @@ typedef struct sw_table {
     uint64_t *default_args;
 } sw_table;
 
+/* ---- action profiles. An entry of an indirect table has one argument, the address of its choice; a member
+ * that stands alone is a choice of one. */
+typedef struct sw_member {
+    struct sw_member *next; /* of all, to free them */
+    uint64_t *args;
+    uint32_t action; /* its number in the profile's list of actions */
+} sw_member;
+
+typedef struct sw_choice {
+    struct sw_choice *next;
+    sw_member **members;
+    uint32_t n;
+} sw_choice;
+
+static inline const sw_choice *sw_choice_of(const sw_entry *e) { return (const sw_choice *)(uintptr_t)e->args[0]; }
+
 /* ---- counters, meters, registers */
 typedef struct sw_counter {
     uint64_t packets, bytes;
@@ -152,6 +168,8 @@ struct sw {
     sw_counter **counters;
     sw_meter **meters;
     uint8_t **groups; /* register storage */
+    sw_member *members;
+    sw_choice *choices;
     sw_fanout *multicast;
     sw_fanout *sessions;
     uint8_t *scratch;   /* checksum inputs */

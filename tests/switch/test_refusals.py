@@ -103,7 +103,9 @@ def table(root: dict[str, Any]) -> dict[str, Any]:
     [
         (lambda r: r["pipelines"].pop(), ["pipeline 'egress'"]),
         (
-            lambda r: r["pipelines"].append({"name": "x", "tables": [], "action_profiles": [{"name": "ap"}]}),
+            lambda r: r["pipelines"].append(
+                {"name": "x", "action_profiles": [{"name": "ap", "max_size": "x"}]}
+            ),
             ["'ap'"],
         ),
         (lambda r: r["header_types"][1]["fields"].append(["x", 4, False]), ["whole bytes"]),
