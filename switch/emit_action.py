@@ -6,6 +6,7 @@ from __future__ import annotations
 from switch import ir
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
+from switch.emit_roll import REPETITIONS, Roll, Rolled, Roller
 from switch.primitives import PRIMITIVES, Context
 from switch.primitives_arrays import read_register, write_register
 from switch.widths import Bounds
@@ -68,6 +69,14 @@ def shared_run(body: tuple[ir.Call, ...], start: int, stops: set[int]) -> int:
     return end
 
 
+def assigns(body: tuple[ir.Call, ...], start: int, stops: set[int]) -> int:
+    """End of the run of assigns from `start`."""
+    end = start
+    while end < len(body) and body[end].op == "assign" and (end == start or end not in stops):
+        end += 1
+    return end
+
+
 class Actions:
     """Emits actions, and the primitives of parser and deparser."""
 
@@ -75,6 +84,7 @@ class Actions:
         self.layout = layout
         self.bounds = bounds
         self.calculations = calculations
+        self._roller = Roller(layout.register_place)
 
     def context(self) -> Context:
         """A fresh context for one function."""
@@ -99,6 +109,12 @@ class Actions:
             end = shared_run(action.body, i, labels - {i})
             if sum(_access(call) is not None for call in action.body[i:end]) >= SHARED_RUN:
                 self._run(c, b, action.body[i:end])
+                i = end
+                continue
+            end = assigns(action.body, i, labels)
+            if end - i >= REPETITIONS:
+                self._comment(b, c_comment(str(action.body[i].source)))
+                self._rolled(c.expressions, b, action.body[i:end], "")
                 i = end
                 continue
             c.position = i
@@ -131,21 +147,32 @@ class Actions:
             at = b.temp()
             b.line(f"uint64_t {at} = {x.saturated(b, index)};")
             with b.nest(f"if (SW_LIKELY({at} < {array.size}))"):
-                bases = self._bases(b, calls, at)
-                for call in calls:
-                    x.source = call.source
-                    with_base = _Based(x, bases)
-                    if call.op == "register_read":
-                        read_register(with_base, b, call.args[0], call.args[1], at)  # type: ignore[arg-type]
-                    elif call.op == "register_write":
-                        write_register(with_base, b, call.args[0], at, call.args[2])  # type: ignore[arg-type]
-                    else:
-                        self.call(c, b, call)
-            rest = [call for call in calls if call.op == "assign"]
+                self._rolled(_Based(x, self._bases(b, calls, at)), b, calls, at)
+            rest = tuple(call for call in calls if call.op == "assign")
             if rest:
                 with b.nest("else"):
-                    for call in rest:
-                        self.call(c, b, call)
+                    self._rolled(x, b, rest, at)
+
+    def _rolled(self, x: Expressions, b: Block, calls: tuple[ir.Call, ...], at: str) -> None:
+        """Assigns, and register accesses at the valid index `at`: what repeats as a loop."""
+
+        def emit(x: Expressions, b: Block, call: ir.Call) -> None:
+            x.source = call.source
+            if call.op == "register_read":
+                read_register(x, b, call.args[0], call.args[1], at)  # type: ignore[arg-type]
+            elif call.op == "register_write":
+                write_register(x, b, call.args[0], at, call.args[2])  # type: ignore[arg-type]
+            else:
+                x.store(b, call.args[0], call.args[1])  # type: ignore[arg-type]
+
+        for part in self._roller.split(calls):
+            if isinstance(part, Roll):
+                first = calls[part.start : part.start + part.period]
+                with b.nest(""):
+                    leaves = self._roller.leaves(first)
+                    Rolled(x, lambda array: x.register(b, array, at)).emit(b, first, leaves, part, emit)
+            else:
+                emit(x, b, part)
 
     def _bases(self, b: Block, calls: tuple[ir.Call, ...], at: str) -> dict[int, str]:
         """One restrict pointer per register group: to the slot whose lanes the run touches."""
