@@ -26,58 +26,77 @@ _UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 @app.command("switch")
 def bench_switch(
-    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    elements: Annotated[
+        int | None,
+        typer.Option(help="Only sums of packets with so many values, 64 or 256; default: all."),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Workers that contribute.")] = 4,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long each target is measured.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each rate is measured.")] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Contributions a second: the embedded switch in process, and bmv2 (where present) over veth pairs."""
-    from bench import switch
-    from topologies.errors import PreflightError
+    """Packets a second and the time to load a program: the embedded switch, and bmv2 where present.
 
-    absent: dict[str, str] = {}
-    with _progress() as (say, bar), ExitStack() as stack:
-        say("loading the program into the embedded switch (compiled the first time)")
-        switches = [stack.enter_context(switch.embedded(elements, workers))]
-        missing = switch.bmv2_missing()
-        if missing is None:
-            try:
-                switches.append(stack.enter_context(switch.bmv2(elements, workers, say)))
-            except PreflightError as error:
-                missing = str(error)
-        if missing is not None:
-            absent["bmv2"] = missing
-        bars = [bar(name) for name in ("embedded", "bmv2") if name not in absent]
-        rates = switch.measure(switches, seconds, bars)
-    ratio = None if absent else rates[0].contributions_per_s / rates[1].contributions_per_s
+    The same program, entries and packets for each, in turns. Over veth pairs (needs root) a sender in C
+    keeps a window of packets under way; what comes back is compared, sums also show in the switch's counters.
+    """
+    from bench import pipeline, switch
+    from bench.work import SLOTS, Aggregation, Forwarding, Work
+    from p4src.forms import form
+    from wire.constants import ELEMENT_CHOICES
+
+    form_of_loads = form(elements or max(ELEMENT_CHOICES), SLOTS)  # also refuses other numbers of values
+    works: list[Work] = [Aggregation(e, workers) for e in ([elements] if elements else ELEMENT_CHOICES)]
+    if elements is None:
+        works.insert(0, Forwarding())
+    absent = switch.missing()
+    rates: dict[Work, dict[str, Rate]] = {}
+    with _progress() as (say, bar):
+        loads = pipeline.load_times(form_of_loads, say)
+        for work in works:
+            with ExitStack() as stack:
+                columns = [column for column in switch.COLUMNS if column not in absent]
+                say(f"{_words(work.name)}: loading the program into {len(columns)} switches")
+                switches = [stack.enter_context(switch.opened(column, work)) for column in columns]
+                bars = [bar(f"{_words(work.name)}, {switch.COLUMNS[column].title}") for column in columns]
+                rates[work] = {rate.column: rate for rate in switch.measure(switches, seconds, bars)}
     if as_json:
         tree = {
-            "elements": elements,
             "workers": workers,
-            "window": switch.WINDOW,
-            "targets": {rate.target: _rate_tree(rate) for rate in rates},
+            "rows": {
+                work.name: {
+                    "ports": work.ports,
+                    "frame_bytes": work.frame_bytes,
+                    "targets": {column: _rate_tree(rate) for column, rate in found.items()},
+                    "ratios": switch.ratios(found),
+                }
+                for work, found in rates.items()
+            },
+            "pipeline": {"program": form_of_loads.name, "seconds": loads},
             "absent": absent,
-            "ratio": ratio,
         }
         typer.echo(json.dumps(tree, indent=1))
         return
+    titles = {column: chosen.title for column, chosen in switch.COLUMNS.items() if column not in absent}
+    title = f"packets a second (× {switch.PEER}), sums of {workers} workers"
     rows = [
         (
-            rate.target,
-            "in process" if rate.target == "embedded" else "over veth",
-            f"{rate.contributions_per_s:,.0f}",
-            f"{rate.results_per_s:,.0f}",
-            f"{rate.contributions:,}",
-            f"{rate.retransmissions:,}",
-            f"{rate.seconds:.2f}",
+            f"{_words(work.name)}, {work.frame_bytes:,} bytes",
+            *(_rate_cell(found[column], switch.ratios(found).get(column)) for column in titles),
         )
-        for rate in rates
+        for work, found in rates.items()
     ]
-    heads = ("target", "fed", "contributions/s", "results/s", "contributions", "sent again", "seconds")
-    _print_table(f"{workers} workers, {elements} values a packet", heads, rows)
-    if ratio is not None:
-        typer.echo(f"embedded takes {ratio:.1f} times bmv2's contributions a second")
-    _print_absent(absent)
+    _print_table(title, ("", *titles.values()), rows, left=1)
+    over_veth = {column: words for column, words in titles.items() if switch.COLUMNS[column].over_veth}
+    if over_veth:
+        rows = [
+            (_words(work.name), *(_shares_cell(found[column]) for column in over_veth))
+            for work, found in rates.items()
+        ]
+        heads = ("sender waits, switch's processors, sent again", *over_veth.values())
+        _print_table("who is the bottleneck", heads, rows, left=1)
+    times = ", ".join(f"{what.replace('_', ', ')} {took:.2f} s" for what, took in loads.items())
+    typer.echo(f"SetForwardingPipelineConfig of {form_of_loads.name}: {times}")
+    _print_absent({switch.COLUMNS[column].title: why for column, why in absent.items()})
 
 
 @app.command("allreduce")
@@ -212,14 +231,28 @@ def _size(nbytes: int) -> str:
     return f"{nbytes // _UNITS[unit]} {unit}"
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " of ")
+
+
+def _rate_cell(rate: Rate, ratio: float | None) -> str:
+    return f"{rate.packets_per_s:,.0f}" + ("" if ratio is None else f" ({ratio:,.3g}×)")
+
+
+def _shares_cell(rate: Rate) -> str:
+    return f"{100 * (rate.sender_idle or 0):.0f} %, {rate.switch_cpus or 0:.2f}, {rate.resent:,}"
+
+
 def _rate_tree(rate: Rate) -> dict[str, Any]:
     return {
-        "contributions_per_s": rate.contributions_per_s,
-        "results_per_s": rate.results_per_s,
-        "contributions": rate.contributions,
-        "results": rate.results,
-        "retransmissions": rate.retransmissions,
+        "packets_per_s": rate.packets_per_s,
+        "packets": rate.packets,
+        "answers": rate.answers,
         "seconds": rate.seconds,
+        "window": rate.window,
+        "resent": rate.resent,
+        "sender_idle": rate.sender_idle,
+        "switch_cpus": rate.switch_cpus,
     }
 
 
@@ -251,20 +284,20 @@ def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], Callabl
         def say(line: str) -> None:
             console.print(line, highlight=False, soft_wrap=True)
 
-        def bar(target: str) -> Callable[[float], None]:
-            task = progress.add_task(f"measuring {target}", total=1.0)
+        def bar(what: str) -> Callable[[float], None]:
+            task = progress.add_task(f"measuring {what}", total=1.0)
             return lambda share: progress.update(task, completed=share)
 
         yield say, bar
 
 
-def _print_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def _print_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 2) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title)
     for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i < 2 else "right")
+        table.add_column(head, justify="left" if i < left else "right")
     for row in rows:
         table.add_row(*row)
     # Piped, a table is not cut to 80 columns.

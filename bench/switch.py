@@ -1,121 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many contributions a second a switch takes: the embedded one in process, bmv2 over veth pairs.
+"""How many packets a second a switch takes: the embedded one in process and over veth pairs, and bmv2.
 
-Both run the same program with the same entries, put in by the controller over P4Runtime, and both must have
-absorbed or completed every contribution by their own counters.
+All run the same JSON with the same entries, put in over P4Runtime, and get the same packets. Each answer's
+values are compared (in process those of a sample), and sums must also show in the switch's own counters.
 """
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.epochs import EpochStore
-from controller.p4runtime import SwitchClient
-from controller.program import Program
-from controller.program.verdicts import JobVerdicts
-from controller.setup import connect, job_controller, prepare, seat
 from switch.device import SwitchDevice
 from switch.p4runtime.dataplane import InlineDataplane
 from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
-from topologies import manager
+from switch.super_packets import udp_missing
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
-from topologies.targets import Bmv2Target, EmbeddedTarget
+from topologies.targets import Bmv2Target, EmbeddedTarget, Target
 from wire.constants import CPU_PORT, DROP_PORT
-from wire.membership import Membership
 from wire.packet import Packets, frame_dtype
-from wire.verdicts import Verdict
 
-from .closed_loop import ClosedLoop
+from . import veth
 from .errors import RefusedError, WrongSumError
-from .hosts import socket_in
-from .load import Load, advance
+from .load import Stream, advance
+from .traffic import Lane, Traffic
+from .work import SLOTS, Check, Work
 
 NETWORK = "bench"
-JOB = 0
-WINDOW = 64
 BATCHES = 16
 """Windows that are prepared together in process; even, so that slot and version repeat."""
-
-RUN = 8
-"""Windows of one run over veth."""
+WARM_UP_S = 0.05
 TURN_S = 0.5
 
 
 @dataclass(frozen=True)
+class Column:
+    """A way to run a switch; it has `window` frames of each sender under way."""
+
+    title: str
+    target: Target
+    window: int
+    over_veth: bool = True
+    super_packets: bool = False
+
+
+PEER = "bmv2"
+COLUMNS = {
+    "embedded": Column("embedded, in process", EmbeddedTarget(), 64, over_veth=False),
+    "embedded_super_packets": Column(
+        "embedded, veth, super-packets", EmbeddedTarget(), EmbeddedTarget.default_window, super_packets=True
+    ),
+    "embedded_single_packets": Column(
+        "embedded, veth, single packets", EmbeddedTarget(), EmbeddedTarget.default_window
+    ),
+    PEER: Column("bmv2, veth", Bmv2Target(), Bmv2Target.default_window),
+}
+
+
+@dataclass(frozen=True)
 class Rate:
-    """What one target took; packets are whole numbers, verified by the switch's counters."""
+    """What a switch took in one column."""
 
-    target: str
-    contributions: int
-    results: int
-    """Copies of results that left the switch, one a worker and chunk."""
+    column: str
+    packets: int
+    answers: int
+    """Frames that left the switch: what was forwarded, or copies of results, one a worker and chunk."""
     seconds: float
-    """Spent in the switch (in process), or from first packet to last result (over veth)."""
-    retransmissions: int = 0
+    """Spent in the switch (in process), or from first frame to last answer (over veth)."""
+    window: int
+    resent: int = 0
+    sender_idle: float | None = None
+    """Share of the time in which the sender had nothing to do but wait for the switch."""
+    switch_cpus: float | None = None
+    """Processors that the switch process kept busy on average."""
 
     @property
-    def contributions_per_s(self) -> float:
-        """Contributions that the switch took in a second."""
-        return self.contributions / self.seconds
-
-    @property
-    def results_per_s(self) -> float:
-        """Results that the switch sent in a second."""
-        return self.results / self.seconds
+    def packets_per_s(self) -> float:
+        """Packets that the switch took in a second."""
+        return self.packets / self.seconds
 
 
 class Measured(ABC):
-    """A switch with a job on it, that contributions can be sent to for a while, again and again."""
+    """A switch that packets can be sent to for a while, again and again."""
 
-    def __init__(self, target: str, client: SwitchClient, load: Load) -> None:
-        self._target = target
-        self._client = client
-        self._workers = len(load.members)
-        self._program = Program(client.p4info)
+    def __init__(self, column: str, stream: Stream, check: Check) -> None:
+        self.column = column
+        self._stream = stream
+        self._check = check
         self.seconds = 0.0
 
-    @property
     @abstractmethod
     def _sent(self) -> tuple[int, int, int]:
-        """Chunks, results and retransmissions so far."""
+        """Chunks of each lane, answers, and frames that were sent again, so far."""
 
     @abstractmethod
-    def _step(self) -> float:
-        """Have some windows summed; return the seconds it took."""
+    def _run(self, seconds: float) -> float:
+        """Send for about this long; return the seconds it took."""
 
     def warm_up(self) -> None:
-        """Run once without counting."""
-        self._step()
-        self._before = self._sent
+        """Run without counting."""
+        self._run(WARM_UP_S)
+        self._before = self._sent()
 
     def run(self, seconds: float) -> None:
-        """Go on until `seconds` more have been measured. Raises WrongSumError, and BenchError over veth."""
-        end = self.seconds + seconds
-        while self.seconds < end:
-            self.seconds += self._step()
+        """Measure for `seconds` more. Raises WrongSumError, and BenchError over veth."""
+        self.seconds += self._run(seconds)
 
     def rate(self) -> Rate:
-        """Return what was measured; RefusedError unless the switch's counters show that all was summed."""
-        counted = self._program.verdicts.of_jobs(self._client, {JOB: self._workers})[JOB]
-        chunks, results, retransmissions = self._sent
-        check(self._target, counted, self._workers, chunks, retransmissions)
-        if results != self._workers * chunks:
-            raise RefusedError(self._target, f"{results} results came of {chunks} chunks")
-        chunks, results, retransmissions = (
-            now - before for now, before in zip(self._sent, self._before, strict=True)
+        """Return what was measured; RefusedError unless the switch did all of it by its own counters."""
+        lanes = len(self._stream.values)
+        chunks, answers, resent = self._sent()
+        self._check(self.column, chunks, resent)
+        if answers != lanes * chunks:
+            raise RefusedError(self.column, f"{answers} answers came to {chunks} chunks of {lanes} senders")
+        chunks, answers, resent = (
+            now - before for now, before in zip((chunks, answers, resent), self._before, strict=True)
         )
-        return Rate(self._target, self._workers * chunks, results, self.seconds, retransmissions)
+        return Rate(
+            self.column, lanes * chunks, answers, self.seconds, self._stream.window, resent, *self._shares()
+        )
+
+    def _shares(self) -> tuple[float | None, float | None]:
+        """Return Rate's sender_idle and switch_cpus."""
+        return None, None
 
 
 def measure(
@@ -135,156 +149,156 @@ def measure(
     return [switch.rate() for switch in switches]
 
 
+def ratios(rates: Mapping[str, Rate]) -> dict[str, float]:
+    """Return each column's rate as a multiple of bmv2's; {} without bmv2's."""
+    if PEER not in rates:
+        return {}
+    base = rates[PEER].packets_per_s
+    return {column: rate.packets_per_s / base for column, rate in rates.items() if column != PEER}
+
+
+def missing() -> dict[str, str]:
+    """Say of each column that cannot be measured here why."""
+    found = {}
+    for name, column in COLUMNS.items():
+        why = column.target.missing()
+        if why is None and column.over_veth:
+            why = veth.missing()
+        if why is None and column.super_packets:
+            why = udp_missing()
+        if why is not None:
+            found[name] = why
+    return found
+
+
 @contextmanager
-def embedded(elements: int, workers: int) -> Iterator[Measured]:
-    """Yield an embedded switch in this process; needs no root.
+def opened(column: str, work: Work) -> Iterator[Measured]:
+    """Yield a switch that is ready for the work.
 
-    Raises the errors of the switch (SwitchError), of the controller, and FormError.
+    Raises the errors of the switch (SwitchError), of the controller, of topologies, and BenchError.
     """
+    chosen = COLUMNS[column]
     with ExitStack() as stack:
-        record, device = stack.enter_context(_in_process(elements, workers))
-        ports = [40000 + rank for rank in range(workers)]
-        client, members = _join(stack, record, ports)
-        load = Load(members)
-        yield _InProcess(client, load, device, [seat(record, h.name, 0).port for h in record.hosts])
-
-
-@contextmanager
-def bmv2(elements: int, workers: int, say: Callable[[str], None]) -> Iterator[Measured]:
-    """Yield simple_switch_grpc in a star of its own, each worker with a window of WINDOW chunks under way.
-
-    Raises as topologies.manager.up, and the errors of the controller.
-    """
-    with ExitStack() as stack:
+        if not chosen.over_veth:
+            record, devices = stack.enter_context(_in_process(work))
+            stream, check = work.set_up(stack, record, chosen.window)
+            yield InProcess(column, stream, check, devices[-1])
+            return
         record = stack.enter_context(
-            manager.network(star(workers), name=NETWORK, target="bmv2", elements=elements, say=say)
+            veth.switch_on_veth(
+                f"{NETWORK}-{column.replace('_', '-')}",
+                chosen.target,
+                ports=work.ports,
+                elements=work.elements,
+                slots=SLOTS,
+                super_packets=chosen.super_packets,
+            )
         )
-        socks = [stack.enter_context(socket_in(record, host.name)) for host in record.hosts]
-        client, members = _join(stack, record, [sock.getsockname()[1] for sock in socks])
-        for member, sock in zip(members, socks, strict=True):
-            sock.connect((member.switch_ip, member.port))
-        yield _OverVeth(client, ClosedLoop(record.target, Load(members), socks))
+        stream, check = work.set_up(stack, record, chosen.window)
+        frames = stream.frames(0, 1)[0]
+        lanes = [
+            Lane(veth.far_end(record, i + 1), frames[i], stream.wanted[i], answers)
+            for i, answers in enumerate(stream.answers)
+        ]
+        traffic = stack.enter_context(Traffic(column, lanes, super_packets=chosen.super_packets))
+        yield OverVeth(column, stream, check, traffic, record)
 
 
-def _join(
-    stack: ExitStack, record: NetRecord, udp_ports: Sequence[int]
-) -> tuple[SwitchClient, list[Membership]]:
-    """Put a job of all hosts on the switch; the client of it is closed with the stack."""
-    client = stack.enter_context(connect(record, record.switches[0].name))
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-"))
-    jobs = job_controller(record, client, EpochStore(Path(folder, "epochs.json")))
-    seats = [seat(record, host.name, port) for host, port in zip(record.hosts, udp_ports, strict=True)]
-    return client, jobs.add_job(JOB, seats, WINDOW)
-
-
-class _OverVeth(Measured):
+class OverVeth(Measured):
     """A switch process."""
 
-    def __init__(self, client: SwitchClient, loop: ClosedLoop) -> None:
-        super().__init__(loop.target, client, loop.load)
-        self._loop = loop
+    def __init__(
+        self, column: str, stream: Stream, check: Check, traffic: Traffic, record: NetRecord
+    ) -> None:
+        super().__init__(column, stream, check)
+        self._traffic = traffic
+        self._record = record
+        self._cpu_s = 0.0
 
-    @property
     def _sent(self) -> tuple[int, int, int]:
-        return self._loop.chunks, self._loop.results, self._loop.retransmissions
+        return self._traffic.chunks, self._traffic.answers, self._traffic.resent
 
-    def _step(self) -> float:
-        return self._loop.run(RUN)
+    def _run(self, seconds: float) -> float:
+        return self._traffic.run(seconds)
+
+    def warm_up(self) -> None:
+        """See Measured.warm_up."""
+        super().warm_up()
+        self._cpu_s = veth.cpu_seconds(self._record)
+        self._idle_s = self._traffic.idle_s
+
+    def _shares(self) -> tuple[float | None, float | None]:
+        cpu_s = veth.cpu_seconds(self._record) - self._cpu_s
+        return (self._traffic.idle_s - self._idle_s) / self.seconds, cpu_s / self.seconds
 
 
-class _InProcess(Measured):
-    """The in-process switch, fed with prepared batches of one window of all workers each."""
+class InProcess(Measured):
+    """The in-process switch, fed with prepared batches of one window of all senders each."""
 
-    def __init__(self, client: SwitchClient, load: Load, device: SwitchDevice, ports: Sequence[int]) -> None:
-        super().__init__("embedded", client, load)
+    def __init__(self, column: str, stream: Stream, check: Check, device: SwitchDevice) -> None:
+        super().__init__(column, stream, check)
         self._device = device
-        self._load = load
-        self._frames: Packets = load.frames(0, BATCHES)
-        per_batch = len(ports) * load.window
-        self._ports: NDArray[np.uint16] = np.repeat(np.array(ports, np.uint16), load.window)
-        size = frame_dtype(load.elements).itemsize
+        self._frames: Packets = stream.frames(0, BATCHES)
+        lanes = len(stream.values)
+        per_batch = lanes * stream.window
+        self._ports: NDArray[np.uint16] = np.repeat(np.arange(1, lanes + 1, dtype=np.uint16), stream.window)
+        size = frame_dtype(stream.elements).itemsize
         self._lengths = np.full(per_batch, size, np.uint32)
         self._raw = [batch.reshape(-1).view(np.uint8).reshape(per_batch, size) for batch in self._frames]
-        self._chunks = self._results = 0
+        self._chunks = self._answers = 0
 
-    @property
     def _sent(self) -> tuple[int, int, int]:
-        return self._chunks, self._results, 0
+        return self._chunks, self._answers, 0
 
-    def _step(self) -> float:
+    def _run(self, seconds: float) -> float:
+        spent = 0.0
+        while True:
+            spent += self._cycle()
+            if spent >= seconds:
+                return spent
+
+    def _cycle(self) -> float:
         device, ports, lengths, left = self._device, self._ports, self._lengths, 0
         start = perf_counter()
         for raw in self._raw:
             out_ports, _, out = device.process_batch(ports, lengths, raw)
             left += len(out_ports)
         seconds = perf_counter() - start
-        self._chunks += BATCHES * self._load.window
-        self._results += left
-        self._verify(out)
-        advance(self._frames, BATCHES * self._load.window)
+        self._chunks += BATCHES * self._stream.window
+        self._answers += left
+        self._verify(out_ports, out)
+        advance(self._frames, BATCHES * self._stream.window)
         return seconds
 
-    def _verify(self, out: NDArray[np.uint8]) -> None:
-        """Compare the last batch's results with the workers' sums."""
-        dtype = frame_dtype(self._load.elements)
+    def _verify(self, ports: NDArray[np.uint16], out: NDArray[np.uint8]) -> None:
+        """Compare the last batch's answers with what they must be."""
+        dtype = frame_dtype(self._stream.elements)
         frames = np.ascontiguousarray(out[:, : dtype.itemsize]).reshape(-1).view(dtype)
         payload = frames["payload"]
-        wanted = self._load.sums[payload["chunk"].astype(np.int64) % self._load.window]
+        wanted = self._stream.wanted[
+            ports.astype(np.int64) - 1, payload["chunk"].astype(np.int64) % self._stream.window
+        ]
         wrong = np.flatnonzero((payload["values"] != wanted).any(axis=1))
         if len(wrong):
             chunk = payload["chunk"][wrong[0]]
-            raise WrongSumError(self._target, f"the result of chunk {chunk} is not the workers' sum")
+            raise WrongSumError(self.column, f"the answer to chunk {chunk} has other values than it must")
 
 
 @contextmanager
-def _in_process(elements: int, workers: int) -> Iterator[tuple[NetRecord, SwitchDevice]]:
-    """Serve an embedded switch of this process over P4Runtime, set up for a star; yield its record and it."""
+def _in_process(work: Work) -> Iterator[tuple[NetRecord, list[SwitchDevice]]]:
+    """Serve an embedded switch of this process over P4Runtime; yield the record of a star and its devices."""
     devices: list[SwitchDevice] = []
 
     def load(program: bytes) -> SwitchDevice:
         devices.append(SwitchDevice.load(program, cpu_port=CPU_PORT, drop_port=DROP_PORT))
         return devices[-1]
 
-    record = new_record(
-        NETWORK, star(workers), target="embedded", elements=elements, slots=EmbeddedTarget.default_slots
-    )
+    record = new_record(NETWORK, star(work.ports), target="embedded", elements=work.elements, slots=SLOTS)
     dataplane = InlineDataplane(CPU_PORT)
     server = P4RuntimeServer(P4RuntimeService(record.switches[0].device_id, load, dataplane), "127.0.0.1:0")
     server.start()
     try:
-        record = with_switch(record, record.switches[0].name, grpc=f"127.0.0.1:{server.port}")
-        prepare(record)
-        yield record, devices[-1]
+        yield with_switch(record, record.switches[0].name, grpc=f"127.0.0.1:{server.port}"), devices
     finally:
         server.stop()
         dataplane.close()
-
-
-def check(target: str, counted: JobVerdicts, workers: int, chunks: int, retransmissions: int) -> None:
-    """Raise RefusedError unless every chunk had one contribution of each worker and was completed once.
-
-    Only as many others as there were retransmissions may have come, as duplicates or for a replay.
-    """
-    totals: dict[Verdict, int] = {}
-    for counts in (*counted.workers.values(), counted.others):
-        for verdict, (packets, _) in counts.items():
-            totals[verdict] = totals.get(verdict, 0) + packets
-    absorbed, completed = totals.pop(Verdict.ABSORBED, 0), totals.pop(Verdict.COMPLETED, 0)
-    repeated = sum(totals.pop(v, 0) for v in (Verdict.REPLAYED, Verdict.DUPLICATE, Verdict.STALE))
-    if (
-        (absorbed, completed) != ((workers - 1) * chunks, chunks)
-        or repeated > retransmissions
-        or any(totals.values())
-    ):
-        others = ", ".join(f"{n} {v.name.lower()}" for v, n in totals.items() if n) or "no refusals"
-        raise RefusedError(
-            target,
-            f"of {workers * chunks} contributions its counters show {absorbed} absorbed and {completed} "
-            f"completed ({chunks} chunks), {repeated} repeated ({retransmissions} sent again) and {others}: "
-            "this is no rate of sums",
-        )
-
-
-def bmv2_missing() -> str | None:
-    """Say why bmv2 cannot be measured here, None when it can."""
-    return Bmv2Target().missing()
