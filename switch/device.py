@@ -221,6 +221,10 @@ class SwitchDevice:
         """All entries in the order of insertion, const ones included."""
         return self._tables.entries(table)
 
+    def table_entry(self, table: str, handle: int) -> Entry:
+        """One entry. Raises NoSuchEntry."""
+        return self._tables.entry(table, handle)
+
     def table_find(self, table: str, key: Sequence[MatchValue], priority: int | None = None) -> int | None:
         """The handle of the entry with exactly this match (and priority), or None."""
         return self._tables.find(table, key, priority)
@@ -266,9 +270,14 @@ class SwitchDevice:
         """
         return self._profiles.group_add(profile, members)
 
-    def group_set(self, profile: str, group: int, members: Iterable[int]) -> None:
-        """Replace a group's members. Raises NoSuchEntry."""
-        self._profiles.group_set(profile, group, members)
+    def group_set(
+        self, profile: str, group: int, members: Iterable[int], *, resting: Iterable[int] = ()
+    ) -> None:
+        """Replace a group's members; those in `resting` stay in the group, but are not chosen for now.
+
+        Raises NoSuchEntry.
+        """
+        self._profiles.group_set(profile, group, members, resting)
 
     def group_delete(self, profile: str, group: int) -> None:
         """Remove a group; its members stay. Raises NoSuchEntry, InUse."""

@@ -94,6 +94,7 @@ class Ports:
         """Guards the device against attach and close at once."""
         self._device: SwitchDevice | None = None
         self._receiver: Callable[[bytes], None] = lambda frame: None
+        self._port_receiver: Callable[[int, bool], None] = lambda port, up: None
         self._reader: threading.Thread | None = None
 
     def add(self, number: int, interface: str, pcap: Path | None = None) -> None:
@@ -143,6 +144,10 @@ class Ports:
         """Give every frame that leaves on the CPU port to this function, from one thread."""
         self._receiver = receiver
 
+    def on_port(self, receiver: Callable[[int, bool], None]) -> None:
+        """Tell this function of each port that goes down (False) or comes up again, from one thread."""
+        self._port_receiver = receiver
+
     def stats(self) -> dict[int, PortStats]:
         """What each port counted, by number."""
         found = {}
@@ -189,6 +194,8 @@ class Ports:
                 self._receiver(ctypes.string_at(buffer, event.len))
             elif event.kind != _TIMEOUT:
                 self._log_event(event)
+                if event.kind in (_DOWN, _UP, _GONE):
+                    self._port_receiver(event.port, event.kind == _UP)
 
     def _log_event(self, event: _Event) -> None:
         where = f"port {event.port} ({self._names.get(event.port)})"

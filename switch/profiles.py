@@ -123,13 +123,14 @@ class Profiles:
             self._count(s, wanted, 1)
             return handle
 
-    def group_set(self, profile: str, group: int, members: Iterable[int]) -> None:
+    def group_set(self, profile: str, group: int, members: Iterable[int], resting: Iterable[int]) -> None:
         """See SwitchDevice.group_set."""
         with self._lock:
             s = self._state(profile)
             g = self._group(s, group)
             wanted = self._members_of(s, members)
-            if self._fill(g.choice, [s.members[m].pointer for m in wanted]):
+            out = set(resting)
+            if self._fill(g.choice, [s.members[m].pointer for m in wanted if m not in out]):
                 raise DeviceError(f"no memory for a group of {profile!r}")
             self._count(s, g.members, -1)
             self._count(s, wanted, 1)

@@ -156,6 +156,11 @@ class Tables:
         with self._lock:
             return [row.entry for row in self._state(table).rows.values()]
 
+    def entry(self, table: str, handle: int) -> Entry:
+        """See SwitchDevice.table_entry."""
+        with self._lock:
+            return self._row(self._state(table), handle).entry
+
     def find(self, table: str, key: Sequence[MatchValue], priority: int | None) -> int | None:
         """See SwitchDevice.table_find."""
         with self._lock:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from switch import ir
 from switch.p4runtime.errors import invalid
 from switch.p4runtime.p4info import Array, MatchKind, P4InfoView, Table
@@ -21,6 +23,14 @@ def agree(view: P4InfoView, program: ir.Program) -> None:
     view.counters = {i: array for i, array in view.counters.items() if array.name in program.counters}
     view.meters = {i: array for i, array in view.meters.items() if array.name in program.meters}
     view.registers = {i: array for i, array in view.registers.items() if array.name in program.registers}
+    view.profiles = {
+        i: replace(p, tables=tuple(t for t in p.tables if t in view.tables))
+        for i, p in view.profiles.items()
+        if p.name in program.profiles
+    }
+    for profile in view.profiles.values():
+        if profile.selector != (program.profiles[profile.name].selector is not None):
+            raise _differ(f"{profile.name} has a selector in only one of them")
     for table in view.tables.values():
         _compare_table(view, table, tables[table.name])
     for array in view.counters.values():
@@ -36,6 +46,12 @@ def _compare_table(view: P4InfoView, table: Table, node: ir.Table) -> None:
     if kinds != [key.match for key in node.keys]:
         raise _differ(
             f"table {table.name} matches {kinds} in the one, {[k.match for k in node.keys]} in the other"
+        )
+    implementation = view.profiles.get(table.implementation)
+    names = [p.name if p is not None else "none" for p in (implementation, node.profile)]
+    if names[0] != names[1]:
+        raise _differ(
+            f"table {table.name} has the action profile {names[0]} in the one, {names[1]} in the other"
         )
     for action_id in table.scopes:
         action = view.actions[action_id]

@@ -24,6 +24,9 @@ class Dataplane(Protocol):
     def on_packet_in(self, receiver: Callable[[bytes], None]) -> None:
         """Give every frame that leaves on the CPU port to this function, from one thread."""
 
+    def on_port(self, receiver: Callable[[int, bool], None]) -> None:
+        """Tell this function of each port that goes down (False) or comes up again, from one thread."""
+
 
 class InlineDataplane:
     """Runs packets in the caller's thread, without sockets: for tests and simulations.
@@ -37,6 +40,7 @@ class InlineDataplane:
         self._cpu_port = cpu_port
         self._sent = sent
         self._receiver: Callable[[bytes], None] = lambda frame: None
+        self._port_receiver: Callable[[int, bool], None] = lambda port, up: None
         self._lock = threading.RLock()
         self._device: SwitchDevice | None = None
 
@@ -56,6 +60,14 @@ class InlineDataplane:
     def on_packet_in(self, receiver: Callable[[bytes], None]) -> None:
         """Give every frame that leaves on the CPU port to this function."""
         self._receiver = receiver
+
+    def on_port(self, receiver: Callable[[int, bool], None]) -> None:
+        """Tell this function of each port that `set_port` changes."""
+        self._port_receiver = receiver
+
+    def set_port(self, port: int, *, up: bool) -> None:
+        """Say that a port's link is up or down; packets do not care."""
+        self._port_receiver(port, up)
 
     def receive(self, port: int, frame: bytes) -> None:
         """Run a frame that arrives on a port; without a device it is lost."""

@@ -100,6 +100,23 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """An action profile; sizes are 0 where there is no limit.
+
+    `counts_members`: the size of a selector's group is the number of its members, not the sum of weights.
+    """
+
+    id: int
+    name: str
+    tables: tuple[int, ...]
+    selector: bool
+    size: int
+    max_group_size: int
+    counts_members: bool
+    max_member_weight: int
+
+
+@dataclass(frozen=True)
 class PacketHeader:
     """The metadata of packet_in or packet_out, in the order of the header."""
 
@@ -137,6 +154,15 @@ class P4InfoView:
             "direct meter", (_array(entry) for entry in message.direct_meters)
         )
         self.tables: dict[int, Table] = _index("table", (self._table(entry) for entry in message.tables))
+        self.profiles: dict[int, Profile] = _index(
+            "action profile", (self._profile(entry) for entry in message.action_profiles)
+        )
+        for table in self.tables.values():
+            if table.implementation and table.implementation not in self.profiles:
+                raise invalid(
+                    f"P4Info: table {table.name} refers to action profile {table.implementation}, "
+                    "which is not there"
+                )
         headers = {
             entry.preamble.name: PacketHeader(entry.preamble.name, tuple(_field(f) for f in entry.metadata))
             for entry in message.controller_packet_metadata
@@ -169,6 +195,26 @@ class P4InfoView:
     def register(self, register_id: int) -> Array:
         """Return a register by id; INVALID_ARGUMENT if there is none."""
         return _get(self.registers, register_id, "register")
+
+    def profile(self, profile_id: int) -> Profile:
+        """Return an action profile by id; INVALID_ARGUMENT if there is none."""
+        return _get(self.profiles, profile_id, "action profile")
+
+    def _profile(self, entry: p4info_pb2.ActionProfile) -> Profile:
+        name = entry.preamble.name
+        for table in entry.table_ids:
+            if table not in self.tables:
+                raise invalid(f"P4Info: action profile {name} refers to table {table}, which is not there")
+        return Profile(
+            id=entry.preamble.id,
+            name=name,
+            tables=tuple(entry.table_ids),
+            selector=entry.with_selector,
+            size=entry.size,
+            max_group_size=entry.max_group_size,
+            counts_members=entry.HasField("sum_of_members"),
+            max_member_weight=entry.sum_of_members.max_member_weight,
+        )
 
     def _table(self, entry: p4info_pb2.Table) -> Table:
         name = entry.preamble.name

@@ -23,6 +23,7 @@ from switch.device import SwitchDevice
 from switch.errors import BuildError, SwitchError
 from switch.p4runtime import packetio
 from switch.p4runtime.arbitration import Arbiter, Client
+from switch.p4runtime.chores import Chores
 from switch.p4runtime.dataplane import Dataplane
 from switch.p4runtime.errors import (
     RpcError,
@@ -61,11 +62,16 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         """Serializes pipeline changes, writes and reads; packets never take it."""
         self._running: Target | None = None
         self._saved: Target | None = None
+        self._down: set[int] = set()
+        """Ports whose link is down."""
+        self._chores = Chores(self._do_chores)
         dataplane.on_packet_in(self._packet_in)
+        dataplane.on_port(self._port_changed)
 
     def stop(self) -> None:
         """End all streams and close what was saved and not committed; the dataplane closes what runs."""
         self._arbiter.stop()
+        self._chores.stop()
         # A program that is being compiled holds the lock; the end of the process does not wait for it.
         if self._lock.acquire(timeout=LOCK_LIMIT_S):
             try:
@@ -220,6 +226,21 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if message is not None:
             self._arbiter.send_to_primary(message)
 
+    # ---- what happens by itself
+    def _port_changed(self, port: int, up: bool) -> None:
+        (self._down.discard if up else self._down.add)(port)
+        self._chores.wake()
+
+    def _port_up(self, port: int) -> bool:
+        return port not in self._down
+
+    def _do_chores(self) -> float | None:
+        with self._lock:
+            for target in (self._running, self._saved):
+                if target is not None:
+                    target.profiles.ports_changed()
+        return None
+
     # ---- pipelines
     def _check_device(self, device_id: int) -> None:
         if device_id != self._device_id:
@@ -271,7 +292,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                 view = P4InfoView(config.p4info)
                 device = self._load(text.lstrip())
                 undo.callback(device.close)
-                target = Target(kept, view, device)
+                target = Target(kept, view, device, self._port_up)
             except RpcError:
                 raise
             except (BuildError, OSError, MemoryError) as error:

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from switch.device import Entry, Exact, Lpm, MatchValue, Range, SwitchDevice, Ternary
-from switch.p4runtime import codec, rates
-from switch.p4runtime.errors import already_exists, denied, invalid, not_found, precondition, unimplemented
+from switch.device import Entry, Exact, Group, Lpm, MatchValue, Member, Range, SwitchDevice, Ternary
+from switch.p4runtime import actions, codec, rates
+from switch.p4runtime.errors import already_exists, denied, invalid, not_found, unimplemented
 from switch.p4runtime.p4info import MatchField, MatchKind, P4InfoView, Scope, Table
+from switch.p4runtime.profiles import Profiles
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,10 @@ NO_COOKIES = Cookies()
 class Tables:
     """The tables of one loaded program. Entries live in the device; only the clients' cookies live here."""
 
-    def __init__(self, view: P4InfoView, device: SwitchDevice) -> None:
+    def __init__(self, view: P4InfoView, device: SwitchDevice, profiles: Profiles) -> None:
         self._view = view
         self._device = device
+        self._profiles = profiles
         self._cookies: dict[tuple[int, int | None], Cookies] = {}
         """By (table id, entry handle), None for the default entry."""
 
@@ -48,14 +51,15 @@ class Tables:
         if not entry.HasField("action"):
             raise invalid(f"'action' field must be set to insert an entry into {table.name}")
         key, priority = self._key(table, entry)
-        action, args = self._action(table, entry.action, default=False)
         self._check_resources(table, entry)
         meter = rates.decode(entry.meter_config) if entry.HasField("meter_config") else None
         if self._device.table_find(table.name, key, priority) is not None:
             raise already_exists(
                 f"Match entry exists in {table.name}, use MODIFY if you wish to change the action"
             )
-        handle = self._device.table_insert(table.name, key, action, args, priority)
+        action, args = self._action(table, entry.action, default=False)
+        with self._releasing(table, action):
+            handle = self._device.table_insert(table.name, key, action, args, priority)
         if meter is not None:
             self._device.direct_meter_set(table.name, handle, meter)
         if entry.HasField("counter_data"):
@@ -75,8 +79,11 @@ class Tables:
         if entry.HasField("action"):
             if table.const:
                 raise denied(f"Cannot change the action of an entry of {table.name}: its entries are const")
+            former = self._device.table_entry(table.name, handle).action
             action, args = self._action(table, entry.action, default=False)
-            self._device.table_modify(table.name, handle, action, args)
+            with self._releasing(table, action):
+                self._device.table_modify(table.name, handle, action, args)
+            self._profiles.release(table.implementation, former)
         if table.meter is not None:
             self._device.direct_meter_set(table.name, handle, meter)
         if entry.HasField("counter_data"):
@@ -94,7 +101,9 @@ class Tables:
             raise denied(f"Cannot delete: table {table.name} has const entries")
         key, priority = self._key(table, entry)
         handle = self._find(table, key, priority)
+        former = self._device.table_entry(table.name, handle).action
         self._device.table_delete(table.name, handle)
+        self._profiles.release(table.implementation, former)
         self._cookies.pop((table.id, handle), None)
 
     def locate(self, entry: p4runtime_pb2.TableEntry, resource: str) -> tuple[Table, int]:
@@ -167,6 +176,7 @@ class Tables:
                 or (wanted.metadata and cookies.metadata != wanted.metadata)
                 or (
                     wanted.HasField("action")
+                    and wanted.action.WhichOneof("type") == "action"
                     and wanted.action.action.action_id != self._id(table, entry.action)
                 )
             ):
@@ -197,10 +207,6 @@ class Tables:
     # ---- the parts
     def _writable(self, entry: p4runtime_pb2.TableEntry) -> Table:
         table = self._view.table(entry.table_id)
-        if table.implementation:
-            raise unimplemented(
-                f"Table {table.name} has an action profile or selector, which is not supported"
-            )
         if entry.HasField("time_since_last_hit"):
             raise invalid("time_since_last_hit must not be set in a WriteRequest")
         if entry.is_const:
@@ -215,12 +221,15 @@ class Tables:
 
     def _modify_default(self, table: Table, entry: p4runtime_pb2.TableEntry) -> None:
         self._key(table, entry)
+        if table.implementation:
+            raise invalid(f"Cannot set or reset the default entry of {table.name}: the table is indirect")
         if table.const_default:
             raise denied(f"Cannot set or reset the default action of {table.name}: it is const")
         if entry.HasField("counter_data") or entry.HasField("meter_config"):
             raise unimplemented(f"The default entry of {table.name} has no direct resources on this target")
         if entry.HasField("action"):
             action, args = self._action(table, entry.action, default=True)
+            assert isinstance(action, str)
             self._device.table_set_default(table.name, action, args)
             self._remember(table, None, entry)
         else:
@@ -274,42 +283,48 @@ class Tables:
 
     def _action(
         self, table: Table, action: p4runtime_pb2.TableAction, *, default: bool
-    ) -> tuple[str, list[int]]:
+    ) -> tuple[str | Member | Group, list[int]]:
+        """What an entry is to do. A one-shot set is made a group here: see `_releasing`."""
+        if table.implementation:
+            return self._profiles.target(table.implementation, action), []
         kind = action.WhichOneof("type")
         if kind != "action":
             raise invalid(f"Table {table.name} is direct: it takes an action, not {kind or 'nothing'}")
-        chosen = self._view.action(action.action.action_id)
-        scope = table.scopes.get(chosen.id)
-        if scope is None:
-            raise invalid(f"Table {table.name} does not have the action {chosen.name}")
+        name, args = actions.decode(self._view, action.action, table.scopes, f"Table {table.name}")
+        scope = table.scopes[action.action.action_id]
         if scope is Scope.ENTRIES_ONLY and default:
-            raise denied(f"{chosen.name} is a TABLE_ONLY action of {table.name}: not for the default entry")
+            raise denied(f"{name} is a TABLE_ONLY action of {table.name}: not for the default entry")
         if scope is Scope.DEFAULT_ONLY and not default:
-            raise denied(f"{chosen.name} is a DEFAULT_ONLY action of {table.name}: not for entries")
-        given = {param.param_id: param.value for param in action.action.params}
-        if len(given) != len(action.action.params) or given.keys() != {param.id for param in chosen.params}:
-            need = ", ".join(f"{param.id} ({param.name})" for param in chosen.params) or "none"
-            raise invalid(f"Unexpected parameters {sorted(given)} of {chosen.name}: it takes {need}")
-        args = [
-            codec.decode(given[param.id], param.bits, f"{chosen.name}.{param.name}")
-            for param in chosen.params
-        ]
-        return chosen.name, args
+            raise denied(f"{name} is a DEFAULT_ONLY action of {table.name}: not for entries")
+        return name, args
 
-    def _id(self, table: Table, action: str) -> int:
-        for action_id in table.scopes:
-            if self._view.actions[action_id].name == action:
-                return action_id
-        raise precondition(f"The P4Info does not list {action} for {table.name}; is it of another program?")
+    @contextlib.contextmanager
+    def _releasing(self, table: Table, action: str | Member | Group) -> Iterator[None]:
+        """Let go of a new one-shot group where the device refuses the entry."""
+        try:
+            yield
+        except Exception:
+            self._profiles.release(table.implementation, action)
+            raise
+
+    def _id(self, table: Table, action: str | Member | Group) -> int | None:
+        """The id of a direct action, None where the table is indirect."""
+        if not isinstance(action, str):
+            return None
+        return actions.find(self._view, table.scopes, action, table.name)
 
     def _encode_action(
-        self, table: Table, action: str, args: tuple[int, ...], message: p4runtime_pb2.TableEntry
+        self,
+        table: Table,
+        action: str | Member | Group,
+        args: tuple[int, ...],
+        message: p4runtime_pb2.TableEntry,
     ) -> None:
-        action_id = self._id(table, action)
-        encoded = message.action.action
-        encoded.action_id = action_id
-        for param, value in zip(self._view.actions[action_id].params, args, strict=True):
-            encoded.params.add(param_id=param.id, value=codec.encode(value))
+        if isinstance(action, str):
+            action_id = actions.find(self._view, table.scopes, action, table.name)
+            actions.encode(self._view, action_id, args, message.action.action)
+        else:
+            self._profiles.encode(table.implementation, action, message.action)
 
     def _encode_key(self, table: Table, entry: Entry, message: p4runtime_pb2.TableEntry) -> None:
         for field, value in zip(table.fields, entry.key, strict=True):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import grpc
@@ -17,12 +17,16 @@ from switch.p4runtime.errors import RpcError, invalid, unimplemented
 from switch.p4runtime.meters import Meters
 from switch.p4runtime.p4info import P4InfoView
 from switch.p4runtime.pre import Replication
+from switch.p4runtime.profiles import Profiles
 from switch.p4runtime.registers import Registers
 from switch.p4runtime.tables import Tables
 
 INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
 
 MODIFY_ONLY = ("counter_entry", "direct_counter_entry", "meter_entry", "direct_meter_entry", "register_entry")
+
+INSERTED = ("packet_replication_engine_entry", "action_profile_member", "action_profile_group")
+"""What a pipeline does not have by itself."""
 
 DEVICE_CODES: tuple[tuple[type[device_errors.DeviceError], grpc.StatusCode], ...] = (
     (device_errors.NoSuchObject, grpc.StatusCode.INVALID_ARGUMENT),
@@ -32,6 +36,7 @@ DEVICE_CODES: tuple[tuple[type[device_errors.DeviceError], grpc.StatusCode], ...
     (device_errors.BadKey, grpc.StatusCode.INVALID_ARGUMENT),
     (device_errors.BadAction, grpc.StatusCode.INVALID_ARGUMENT),
     (device_errors.Immutable, grpc.StatusCode.PERMISSION_DENIED),
+    (device_errors.InUse, grpc.StatusCode.FAILED_PRECONDITION),
     (device_errors.BadIndex, grpc.StatusCode.OUT_OF_RANGE),
 )
 
@@ -55,6 +60,8 @@ class Target:
     config: p4runtime_pb2.ForwardingPipelineConfig
     view: P4InfoView
     device: SwitchDevice
+    port_up: Callable[[int], bool]
+    profiles: Profiles = field(init=False)
     tables: Tables = field(init=False)
     counters: Counters = field(init=False)
     meters: Meters = field(init=False)
@@ -63,7 +70,8 @@ class Target:
 
     def __post_init__(self) -> None:
         agree(self.view, self.device.program)
-        self.tables = Tables(self.view, self.device)
+        self.profiles = Profiles(self.view, self.device, self.port_up)
+        self.tables = Tables(self.view, self.device, self.profiles)
         self.counters = Counters(self.view, self.device, self.tables)
         self.meters = Meters(self.view, self.device, self.tables)
         self.registers = Registers(self.view, self.device)
@@ -104,12 +112,16 @@ class Target:
                 if entity.table_entry.is_const:
                     continue
                 kind = INSERT
-            elif name == "packet_replication_engine_entry":
+            elif name in INSERTED:
                 kind = INSERT
             updates.append(p4runtime_pb2.Update(type=kind, entity=entity))
         return updates
 
     def _forwarding_state(self) -> Iterator[p4runtime_pb2.Entity]:
+        for name in ("action_profile_member", "action_profile_group"):
+            wanted = p4runtime_pb2.Entity()
+            getattr(wanted, name).SetInParent()
+            yield from self.read(wanted)
         wanted = p4runtime_pb2.Entity()
         for table in self.view.tables.values():
             wanted.table_entry.Clear()
@@ -153,6 +165,10 @@ class Target:
             self.meters.modify_direct(entity.direct_meter_entry)
         elif name == "register_entry":
             self.registers.modify(entity.register_entry)
+        elif name == "action_profile_member":
+            self.profiles.write_member(kind, entity.action_profile_member)
+        elif name == "action_profile_group":
+            self.profiles.write_group(kind, entity.action_profile_group)
         elif name == "packet_replication_engine_entry":
             self.replication.write(kind, entity.packet_replication_engine_entry)
         else:
@@ -172,6 +188,10 @@ class Target:
             return self.meters.read_direct(wanted.direct_meter_entry)
         if name == "register_entry":
             return self.registers.read(wanted.register_entry)
+        if name == "action_profile_member":
+            return self.profiles.read_members(wanted.action_profile_member)
+        if name == "action_profile_group":
+            return self.profiles.read_groups(wanted.action_profile_group)
         if name == "packet_replication_engine_entry":
             return self.replication.read(wanted.packet_replication_engine_entry)
         raise _unsupported(name)

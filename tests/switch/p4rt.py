@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,11 @@ def ipv4(dst: int, src: int = 0x0A00_0001, protocol: int = 17, total: int = 60, 
     return ethernet(
         2, kind=0x0800, payload=header + src.to_bytes(4, "big") + dst.to_bytes(4, "big") + bytes(40)
     )
+
+
+def eventually(condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
+    """Wait for what a thread of the switch does."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit} s: {what}"
+        time.sleep(0.01)
