@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calculations -> C: inputs are laid out in the scratch buffer, then hashed."""
+"""Calculations -> C: csum16 adds its inputs where they are, others are laid out in the scratch buffer."""
 
 from __future__ import annotations
 
 from switch import ir
-from switch.emit_code import Block, Layout, c_comment
+from switch.emit_code import PAYLOAD_BYTES, Block, Layout, c_comment
 from switch.emit_expr import Expressions
+from switch.emit_sum import Sums, same_header
 from switch.hashes import HASHES
 from switch.widths import Bounds
 
@@ -19,16 +20,26 @@ class Calculations:
         self.bounds = bounds
 
     def calculation(self, c: ir.Calculation, name: str) -> str:
-        """A function that lays the inputs out in the scratch buffer and hashes them."""
-        b, x = Block(), Expressions(self.layout, self.bounds, c.source)
+        """A function that hashes the inputs."""
+        x = Expressions(self.layout, self.bounds, c.source)
+        hashed = HASHES[c.algorithm]
+        b = Sums(self.layout, x).body(c.inputs) if hashed == "sw_hash_csum16" else None
+        if b is None:
+            b = self._laid_out(c, x, hashed)
+        head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"
+        return f"{head}static uint64_t {name}(sw *s, sw_pkt *k, phv *h) {{\n{b.text()}}}\n"
+
+    def _laid_out(self, c: ir.Calculation, x: Expressions, hashed: str) -> Block:
+        """Lay the inputs out in the scratch buffer and hash its bytes."""
+        b = Block()
         b.line("(void)k; (void)h;")
         b.line("sw_bits w = {s->scratch, 0};")
         aligned, i = True, 0  # `aligned`: we know at compile time that w stands on a byte
         while i < len(c.inputs):
             part = c.inputs[i]
             if isinstance(part, ir.FieldRef):
-                j = i
-                while j < len(c.inputs) and self._same_header(part, c.inputs[j]):
+                j = i + 1
+                while j < len(c.inputs) and same_header(part, c.inputs[j]):
                     j += 1
                 group = [p for p in c.inputs[i:j] if isinstance(p, ir.FieldRef)]
                 aligned = self._put_fields(b, x, group, aligned)
@@ -45,18 +56,11 @@ class Calculations:
                 aligned = aligned and part.width % 8 == 0
             else:
                 b.line("w.bit = (w.bit + 7) & ~(size_t)7;")
-                b.line("sw_bits_put_bytes(&w, k->data + k->pos, k->len - k->pos);")
+                b.line(f"sw_bits_put_bytes(&w, k->data + k->pos, {PAYLOAD_BYTES});")
                 aligned = True
             i += 1
-        b.line(f"return {HASHES[c.algorithm]}(s->scratch, (w.bit + 7) / 8);")
-        head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"
-        return f"{head}static uint64_t {name}(sw *s, sw_pkt *k, phv *h) {{\n{b.text()}}}\n"
-
-    @staticmethod
-    def _same_header(a: ir.FieldRef, b: object) -> bool:
-        return (
-            isinstance(b, ir.FieldRef) and a.header.header is not None and a.header.header is b.header.header
-        )
+        b.line(f"return {hashed}(s->scratch, (w.bit + 7) / 8);")
+        return b
 
     def _put_fields(self, b: Block, x: Expressions, group: list[ir.FieldRef], aligned: bool) -> bool:
         ref = group[0].header

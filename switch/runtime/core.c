@@ -334,13 +334,13 @@ void sw_stats_read(sw *s, sw_stats *out) {
 /* ---- packets */
 void sw_process(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx) {
     sw_lock(s);
+    s->now_us = sw_now_us(s); /* one time for the batch: reading the clock costs a tenth of a packet */
     for (size_t i = 0; i < n; i++) {
         if (in[i].len > SW_MAX_PACKET) {
             s->stats.too_long++;
             continue;
         }
         s->stats.received++;
-        s->now_us = sw_now_us(s);
         s->prog->run(s, &in[i], emit, ctx);
     }
     sw_unlock(s);

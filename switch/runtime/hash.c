@@ -2,8 +2,9 @@
 /* The hash algorithms of v1model, as simple_switch computes them. */
 #include "runtime.h"
 
-/* Internet checksum (RFC 1071), complemented; an odd last byte counts as the high one. */
-uint64_t sw_hash_csum16(const uint8_t *p, size_t n) {
+/* One's complement sum of big-endian 16-bit words (RFC 1071), 0 only where all are; an odd last byte counts
+ * as the high one. */
+uint64_t sw_sum_bytes(const uint8_t *p, size_t n) {
     uint64_t sum = 0;
     size_t words = n / 4;
     for (size_t i = 0; i < words; i++) {
@@ -20,8 +21,10 @@ uint64_t sw_hash_csum16(const uint8_t *p, size_t n) {
     }
     if (n & 1) sum += *p;
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)~__builtin_bswap16((uint16_t)sum);
+    return __builtin_bswap16((uint16_t)sum);
 }
+
+uint64_t sw_hash_csum16(const uint8_t *p, size_t n) { return sw_csum16_of(sw_sum_bytes(p, n)); }
 
 /* Reflected and plain byte-wise CRC tables, filled once. */
 static uint16_t crc16_table[256], ccitt_table[256];

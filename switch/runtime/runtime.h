@@ -257,7 +257,40 @@ static inline void sw_bits_put_bytes(sw_bits *b, const uint8_t *v, size_t n) {
     for (size_t i = 0; i < n; i++) sw_bits_put(b, v[i], 8);
 }
 
+/* ---- one's complement sums of fields where they are: see emit_sum.py */
+static inline uint64_t sw_halves(uint64_t v) { return (v & 0xffffffffu) + (v >> 32); }
+
+static inline uint64_t sw_csum16_of(uint64_t sum) {
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)~sum;
+}
+
+/* of n fields in a row, at most 65536; both halves of 32 bits are summed apart, in lanes of 32 bits */
+static inline SW_UNUSED uint64_t sw_sum_run16(const void *header, size_t offset, size_t n) {
+    const uint8_t *p = (const uint8_t *)header + offset;
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, p + i * sizeof v, sizeof v);
+        sum += v;
+    }
+    return sum;
+}
+
+static inline SW_UNUSED uint64_t sw_sum_run32(const void *header, size_t offset, size_t n) {
+    const uint8_t *p = (const uint8_t *)header + offset;
+    uint32_t low = 0, high = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, p + i * sizeof v, sizeof v);
+        low += v & 0xffff;
+        high += v >> 16;
+    }
+    return (uint64_t)low + high;
+}
+
 /* ---- hashes over bytes (hash.c) */
+uint64_t sw_sum_bytes(const uint8_t *p, size_t n);
 uint64_t sw_hash_csum16(const uint8_t *p, size_t n);
 uint64_t sw_hash_crc16(const uint8_t *p, size_t n);
 uint64_t sw_hash_crc32(const uint8_t *p, size_t n);
