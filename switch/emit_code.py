@@ -39,6 +39,10 @@ def c_string(text: str) -> str:
     return f'"{out}"'
 
 
+PAYLOAD_BYTES = "(k->len - k->pos < k->truncate ? k->len - k->pos : k->truncate)"
+"""Bytes of the payload that checksums see: as many as truncate() leaves, as in bmv2's get_data_size()."""
+
+
 def c_comment(text: str) -> str:
     """Text that cannot end a comment."""
     return re.sub(r"[^\x20-\x7e]", " ", text).replace("*/", "* /").replace("\\", "/")
@@ -52,6 +56,10 @@ def limbs(width: int) -> int:
 def storage(width: int) -> int:
     """Bits of the C type that stores a field of up to 64 bits."""
     return next(n for n in (8, 16, 32, 64) if width <= n)
+
+
+# headers from so many bits on start on a cache line: loops over their fields then do not straddle two
+LARGE = 1024
 
 
 class Namer:
@@ -154,7 +162,8 @@ class Layout:
         for h in program.headers.values():
             if h.id not in self.places:
                 self.places[h.id] = members(h.name)
-                self.members.append(f"{self.type_names[id(h.type)]} {self.places[h.id]};")
+                align = "_Alignas(64) " if h.type.max_bits >= LARGE else ""
+                self.members.append(f"{align}{self.type_names[id(h.type)]} {self.places[h.id]};")
         self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
         # registers of one size and storage lie side by side: lane k of element i is at (i * lanes + k)
         self.groups: list[tuple[int, int, list[ir.RegisterArray]]] = []
