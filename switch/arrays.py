@@ -13,8 +13,8 @@ from switch import ir
 from switch.emit_code import Layout
 from switch.errors import BadIndex, NoSuchObject
 from switch.library import words
-from switch.tables import meter_call
-from switch.values import MeterRates
+from switch.tables import colors_call, meter_call, u64
+from switch.values import Colors, MeterRates
 
 
 class Arrays:
@@ -76,6 +76,11 @@ class Arrays:
         m = self._meter(name, index)
         meter_call(self._sw(), self._lib.sw_meter_access, (m.id, index), rates, read=False)
 
+    def meter_colors(self, name: str, index: int, write: Colors | None) -> Colors:
+        """Read, or write, what one meter cell counted by color."""
+        m = self._meter(name, index)
+        return colors_call(self._sw(), self._lib.sw_meter_colors, (m.id, index), write)
+
     def _counter(self, name: str, index: int | None) -> ir.CounterArray:
         c = self._program.counters.get(name)
         if c is None or c.direct:
@@ -107,13 +112,6 @@ class Arrays:
 def _in_range(what: str, name: str, index: int, size: int) -> None:
     if not 0 <= index < size:
         raise BadIndex(f"{what} {name!r} has {size} elements, there is no number {index}")
-
-
-def u64(value: int) -> int:
-    """A value checked to fit 64 bits. Raises BadIndex."""
-    if not 0 <= value < 1 << 64:
-        raise BadIndex(f"{value} is not in 0..2^64-1")
-    return value
 
 
 def _list(names: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switch import ir
-from switch.arrays import Arrays, u64
+from switch.arrays import Arrays
 from switch.build import build
 from switch.emit import emit_program
 from switch.errors import DeviceError, LoadError
@@ -22,8 +22,10 @@ from switch.library import LOG_LINE, STATS, Result, StatsC, open_library, words
 from switch.load import load_program
 from switch.profiles import Profiles
 from switch.replication import Replication
-from switch.tables import Tables
+from switch.tables import Tables, u64
+from switch.value_sets import SetMember, ValueSets
 from switch.values import (
+    Colors,
     Digest,
     Entry,
     Exact,
@@ -38,6 +40,7 @@ from switch.values import (
 )
 
 __all__ = [
+    "Colors",
     "Digest",
     "Entry",
     "Exact",
@@ -83,6 +86,7 @@ class SwitchDevice:
         self._result_lock = threading.Lock()
         self._profiles = Profiles(program, self._lib, self._handle, self._lock)
         self._tables = Tables(program, self._lib, self._handle, self._lock, self._profiles)
+        self._value_sets = ValueSets(program, self._lib, self._handle, self._lock)
         self._arrays = Arrays(program, self._lib, self._handle)
         self._replication = Replication(self._lib, self._handle, self._lock)
         self._digest_words = max(
@@ -321,21 +325,44 @@ class SwitchDevice:
         """Configure one meter cell; None makes it unconfigured."""
         self._arrays.meter_set(name, index, rates)
 
-    def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
+    def meter_colors(self, name: str, index: int, write: Colors | None = None) -> Colors:
+        """What one meter cell counted by color; with `write` set that first."""
+        return self._arrays.meter_colors(name, index, write)
+
+    # direct resources: the handle None stands for the default entry
+
+    def direct_counter_read(self, table: str, handle: int | None) -> tuple[int, int]:
         """(packets, bytes) of one entry of a table with a direct counter."""
         return self._tables.counter(table, handle, None)
 
-    def direct_counter_write(self, table: str, handle: int, packets: int, octets: int) -> None:
+    def direct_counter_write(self, table: str, handle: int | None, packets: int, octets: int) -> None:
         """Set an entry's counter."""
         self._tables.counter(table, handle, (u64(packets), u64(octets)))
 
-    def direct_meter_get(self, table: str, handle: int) -> MeterRates | None:
+    def direct_meter_get(self, table: str, handle: int | None) -> MeterRates | None:
         """The rates of an entry of a table with a direct meter."""
         return self._tables.direct_meter(table, handle, None, read=True)
 
-    def direct_meter_set(self, table: str, handle: int, rates: MeterRates | None) -> None:
-        """Configure an entry's direct meter."""
+    def direct_meter_set(self, table: str, handle: int | None, rates: MeterRates | None) -> None:
+        """Configure an entry's direct meter. That of the default entry does nothing unless configured."""
         self._tables.direct_meter(table, handle, rates, read=False)
+
+    def direct_meter_colors(self, table: str, handle: int | None, write: Colors | None = None) -> Colors:
+        """What an entry's direct meter counted by color; with `write` set that first."""
+        return self._tables.direct_colors(table, handle, write)
+
+    # ---- value sets of the parser
+
+    def value_set(self, name: str, members: Sequence[Sequence[MatchValue]]) -> None:
+        """Replace the members of a value set: a match of any kind for each component of the key.
+
+        Raises NoSuchObject, BadKey, DuplicateEntry, TableFull.
+        """
+        self._value_sets.set(name, members)
+
+    def value_set_get(self, name: str) -> tuple[SetMember, ...]:
+        """The members of a value set."""
+        return self._value_sets.get(name)
 
     # ---- packet replication
 
@@ -402,6 +429,7 @@ class SwitchDevice:
             self._lib.sw_reset(self._handle())
             self._replication.restart()
             self._profiles.restart()
+            self._value_sets.restart()
             self._tables.restart()
 
     def close(self) -> None:

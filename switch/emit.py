@@ -70,6 +70,7 @@ def _program(program: ir.Program) -> str:
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',
         controls.descriptions(),
+        parsers.value_sets(),
         _description(program, layout, parsers.header_bytes(), calcs.scratch_bytes()),
     ]
     return "\n".join(parts)
@@ -188,7 +189,9 @@ def _description(program: ir.Program, layout: Layout, header: int, scratch: int)
         f"    .ncounters = {len(program.counters)},\n"
         f"    .nmeters = {len(program.meters)},\n"
         f"    .ngroups = {len(layout.groups)},\n"
+        f"    .nvsets = {len(program.parser.value_sets)},\n"
         "    .tables = table_descs,\n"
+        "    .vsets = vset_descs,\n"
         "    .counters = counter_descs,\n"
         "    .meters = meter_descs,\n"
         "    .groups = group_descs,\n"

@@ -119,7 +119,8 @@ class Controls:
 
     def _fixed_call(self, t: ir.Table) -> bool:
         """Whether the table is only a wrapper that p4c puts around statements."""
-        return not t.keys and t.default_const and t.default_action is not None and not t.entries
+        bare = not t.keys and not t.entries and not t.counters and t.meter is None
+        return bare and t.default_const and t.default_action is not None
 
     def _table(self, b: Block, t: ir.Table, labels: dict[str, str], following: str | None) -> None:
         if self._fixed_call(t):
@@ -208,17 +209,20 @@ class Controls:
     def _on_hit(self, x: Expressions, b: Block, t: ir.Table) -> None:
         if not (t.counters or t.meter is not None or t.idle_timeout):
             return
-        with b.nest("if (e != NULL)"):
+        # simple_switch leaves the default entry out: it counts here, and meters where it was configured
+        with b.nest(""):
+            b.line("sw_entry *r = e != NULL ? e : t->miss;")
             if t.counters:
-                b.line("e->packets++;")
-                b.line("e->bytes += k->ingress_len;")
+                b.line("r->packets++;")
+                b.line("r->bytes += k->ingress_len;")
             if t.idle_timeout:
-                b.line("e->last_hit_us = s->now_us;")
+                b.line("r->last_hit_us = s->now_us;")
             if t.meter is not None:
                 assert t.meter.target is not None
                 units = "k->ingress_len" if t.meter.octets else "1"
-                call = f"(uint64_t)sw_meter_run(e->meter, s->now_us, {units})"
-                x.store_val(b, x.field(b, t.meter.target), t.meter.target.field.width, Val(call, 64, 2))
+                call = f"(uint64_t)sw_meter_run(r->meter, s->now_us, {units}, k)"
+                with b.nest("if (e != NULL || r->meter->configured)"):
+                    x.store_val(b, x.field(b, t.meter.target), t.meter.target.field.width, Val(call, 64, 2))
 
     def _next(
         self, b: Block, t: ir.Table, actions: list[ir.Action], labels: dict[str, str], following: str | None

@@ -77,7 +77,8 @@ class Parsers:
             values.append((t, width, v.tw))
         for tr in state.transitions:
             after = f"goto {labels[tr.next]};" if tr.next is not None else "goto done;"
-            if tr.never:
+            if tr.values is not None:
+                self._in_set(b, tr, values, after)
                 continue
             tests = []
             for (value, mask), (code, width, tw) in zip(tr.match or (), values, strict=tr.match is not None):
@@ -90,6 +91,37 @@ class Parsers:
             b.line(f"if ({' && '.join(tests)}) {after}")
         # simple_switch stops quietly when no transition matches: p4c always emits a default
         b.line("goto done;")
+
+    def _in_set(self, b: Block, tr: ir.Transition, values: list[tuple[str, int, int]], after: str) -> None:
+        """Go on where the key is in a value set."""
+        words = []
+        assert tr.values is not None
+        for (_, mask), (code, width, tw) in zip(tr.match or (), values, strict=True):
+            for i in range(limbs(width)):
+                word = (
+                    f"{code}[{i}]"
+                    if tw > 128
+                    else f"(uint64_t)({code} >> {64 * i})"
+                    if i
+                    else f"(uint64_t){code}"
+                )
+                words.append(f"{word} & {literal(mask >> 64 * i & (1 << 64) - 1, 64)}")
+        name = b.temp()
+        b.line(f"const uint64_t {name}[] = {{{', '.join(words)}}};")
+        b.line(f"if (sw_vset_match(s, {tr.values.id}, {name})) {after}")
+
+    def value_sets(self) -> str:
+        """The static descriptions of the value sets for the runtime."""
+        out, rows = [], []
+        for v in self.program.parser.value_sets.values():
+            at, parts = 0, []
+            for width in v.widths:
+                parts.append(f"{{{at}, {limbs(width)}}}")
+                at += limbs(width)
+            out.append(f"static const sw_range_desc vset_{v.id}[] = {{{', '.join(parts)}}};")
+            rows.append(f"    {{{at}, {len(parts)}, vset_{v.id}}}, /* {c_comment(v.name)} */")
+        out += ["static const sw_vset_desc vset_descs[] = {", *rows, "    {0, 0, NULL}", "};"]
+        return "\n".join(out) + "\n"
 
     def _look(self, b: Block, x: object) -> None:
         """Check that the bits are there which x looks ahead at: the emitted lookaheads rely on it."""

@@ -87,6 +87,7 @@ __all__ = [
     "UnionStack",
     "Valid",
     "ValidBit",
+    "ValueSet",
     "Vector",
     "Verify",
     "lookaheads",
@@ -393,12 +394,25 @@ ParserOp = Extract | Advance | Verify | Set | Call
 
 
 @dataclass(frozen=True)
+class ValueSet:
+    """Keys that the control plane gives the parser to compare with; `widths` are those of the components."""
+
+    name: str
+    id: int
+    max_size: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Transition:
-    """Matches when the key equals value under the mask, per key component; None: always, (): never."""
+    """Matches when the key equals value under the mask, per key component; None: always.
+
+    With a value set, its members take the place of the values.
+    """
 
     match: tuple[tuple[int, int], ...] | None
     next: str | None
-    never: bool = False
+    values: ValueSet | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,6 +431,7 @@ class Parser:
 
     start: str | None
     states: dict[str, State]
+    value_sets: dict[str, ValueSet]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,26 @@ def _call(j: Any, names: Names) -> ir.Call:
     return load_call(j, names, ())
 
 
+class ValueSets:
+    """The value sets that transitions use, with the widths of the keys that are looked for in them."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+        self.used: dict[str, ir.ValueSet] = {}
+
+    def use(self, name: Any, widths: tuple[int, ...]) -> ir.ValueSet:
+        """The value set of this name. Raises `LoadError` where its keys are not all of one shape."""
+        if not isinstance(name, str) or name not in self._sizes:
+            raise LoadError(f"value set {name!r:.80}", "does not exist")
+        found = self.used.setdefault(name, ir.ValueSet(name, len(self.used), self._sizes[name], widths))
+        if found.widths != widths:
+            raise LoadError(f"value set {name!r}", f"keys of {found.widths} and of {widths} bits look in it")
+        return found
+
+
 def load_parser(j: Any, root: dict[str, Any], names: Names) -> ir.Parser:
-    """The parser's states. Value sets start empty and stay so, as over P4Runtime on simple_switch_grpc."""
-    vsets = {v["name"] for v in root.get("parse_vsets") or ()}
+    """The parser's states, and the value sets that they look at (they start empty)."""
+    vsets = ValueSets({v["name"]: v.get("max_size", 1024) for v in root.get("parse_vsets") or ()})
     states: dict[str, ir.State] = {}
     for s in j["parse_states"]:
         if s["name"] in states:
@@ -32,10 +49,10 @@ def load_parser(j: Any, root: dict[str, Any], names: Names) -> ir.Parser:
     start = j.get("init_state")
     if start is not None and start not in states:
         raise LoadError(f"parser state {start!r}", "does not exist")
-    return ir.Parser(start, states)
+    return ir.Parser(start, states, vsets.used)
 
 
-def _state(j: Any, names: Names, vsets: set[str]) -> ir.State:
+def _state(j: Any, names: Names, vsets: ValueSets) -> ir.State:
     ops = tuple(_op(o, names) for o in j.get("parser_ops") or ())
     key = tuple(_key(k, names, ir.NOWHERE) for k in j.get("transition_key") or ())
     transitions = tuple(_transition(t, key, vsets) for t in j.get("transitions") or ())
@@ -114,20 +131,17 @@ def key_width(k: ir.FieldRef | ir.Lookahead | ir.ValidBit) -> int:
     return k.width if isinstance(k, ir.Lookahead) else 1
 
 
-def _transition(j: Any, key: tuple[Any, ...], vsets: set[str]) -> ir.Transition:
+def _transition(j: Any, key: tuple[Any, ...], vsets: ValueSets) -> ir.Transition:
     kind, value, after = j.get("type", "hexstr"), j.get("value"), j.get("next_state")
     if kind == "default" or value == "default":
         return ir.Transition(None, after)
-    if kind == "parse_vset":
-        if not isinstance(value, str) or value not in vsets:
-            raise LoadError(f"value set {value!r:.80}", "does not exist")
-        return ir.Transition((), after, never=True)
-    if kind != "hexstr":
+    values = vsets.use(value, tuple(key_width(k) for k in key)) if kind == "parse_vset" else None
+    if kind not in ("hexstr", "parse_vset"):
         raise LoadError(f"transition type {kind!r}", "this switch does not know it")
     # the key's components are padded to whole bytes and written one after the other
     widths = [(key_width(k) + 7) // 8 * 8 for k in key]
     total = sum(widths)
-    number = integer(value, "transition", ir.NOWHERE)
+    number = 0 if values is not None else integer(value, "transition", ir.NOWHERE)
     mask = (1 << total) - 1
     if j.get("mask") is not None:
         mask = integer(j["mask"], "mask", ir.NOWHERE)
@@ -136,7 +150,7 @@ def _transition(j: Any, key: tuple[Any, ...], vsets: set[str]) -> ir.Transition:
         total -= w
         part = (1 << w) - 1
         parts.append(((number >> total) & (mask >> total) & part, (mask >> total) & part))
-    return ir.Transition(tuple(parts), after)
+    return ir.Transition(tuple(parts), after, values)
 
 
 def load_deparser(j: Any, names: Names) -> ir.Deparser:

@@ -28,7 +28,7 @@ def _meter(c: Context, b: Block, a: Any) -> None:
         b.line(f"uint64_t {i} = {x.saturated(b, a[1])};")
         with b.nest(f"if ({i} < {array.size})"):
             units = "k->ingress_len" if array.octets else "1"
-            call = f"(uint64_t)sw_meter_run(&s->meters[{array.id}][{i}], s->now_us, {units})"
+            call = f"(uint64_t)sw_meter_run(&s->meters[{array.id}][{i}], s->now_us, {units}, k)"
             x.store_val(b, x.field(b, a[2]), a[2].field.width, Val(call, 64, 2))
 
 

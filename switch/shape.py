@@ -312,7 +312,7 @@ PROGRAM = record(
         ),
         "errors": optional(items(row(text, whole(0, MAX_32)))),
         "field_aliases": optional(items(row(text, field_name))),
-        "parse_vsets": optional(_named()),
+        "parse_vsets": optional(_named({}, {"max_size": whole(0, MAX_32)})),
         "actions": optional(_named({"id": id_number}, action)),
         "counter_arrays": optional(_named({}, array)),
         "meter_arrays": optional(

@@ -24,8 +24,9 @@ from switch.errors import (
     TableFull,
 )
 from switch.library import split, words
+from switch.matching import normal, value_mask
 from switch.profiles import Profiles
-from switch.values import Entry, Exact, Group, Lpm, MatchValue, Member, MeterRates, Range, Ternary
+from switch.values import Colors, Entry, Exact, Group, Lpm, MatchValue, Member, MeterRates, Range, Ternary
 
 # bmv2 counts priorities downwards, P4Runtime upwards: a const entry's p becomes this minus p
 BMV2_PRIORITY = (1 << 31) - 1
@@ -189,7 +190,7 @@ class Tables:
         weight = priority
         for k, at, m in zip(s.table.keys, places, key, strict=False):
             n = limbs(k.width)
-            v, full = _value_mask(k, m)
+            v, full = value_mask(k.width, m)
             value[at : at + n] = split(v, n)
             mask[at : at + n] = split(full, n)
             if isinstance(m, Range):
@@ -255,32 +256,49 @@ class Tables:
 
     # ---- direct resources
 
-    def counter(self, table: str, handle: int, write: tuple[int, int] | None) -> tuple[int, int]:
-        """Read, or write, an entry's counter: packets, bytes."""
+    def counter(self, table: str, handle: int | None, write: tuple[int, int] | None) -> tuple[int, int]:
+        """Read, or write, an entry's counter: packets, bytes. The handle None is the default entry's."""
         with self._lock:
             s = self._state(table)
             if not s.table.counters:
                 raise NoSuchObject(f"table {table!r} has no direct counter")
-            row = self._row(s, handle)
             packets, octets = (
                 ctypes.c_uint64(write[0] if write else 0),
                 ctypes.c_uint64(write[1] if write else 0),
             )
             self._lib.sw_entry_counter(
-                self._sw(), row.pointer, ctypes.byref(packets), ctypes.byref(octets), int(write is not None)
+                self._sw(),
+                self._bearer(s, handle),
+                ctypes.byref(packets),
+                ctypes.byref(octets),
+                int(write is not None),
             )
             return packets.value, octets.value
 
     def direct_meter(
-        self, table: str, handle: int, rates: MeterRates | None, *, read: bool
+        self, table: str, handle: int | None, rates: MeterRates | None, *, read: bool
     ) -> MeterRates | None:
-        """Read or set an entry's meter."""
+        """Read or set an entry's meter, or with None the default entry's."""
         with self._lock:
             s = self._state(table)
             if s.table.meter is None:
                 raise NoSuchObject(f"table {table!r} has no direct meter")
-            where = (self._row(s, handle).pointer,)
+            where = (self._bearer(s, handle),)
             return meter_call(self._sw(), self._lib.sw_entry_meter, where, rates, read=read)
+
+    def direct_colors(self, table: str, handle: int | None, write: Colors | None) -> Colors:
+        """Read, or write, what an entry's meter counted by color."""
+        with self._lock:
+            s = self._state(table)
+            if s.table.meter is None:
+                raise NoSuchObject(f"table {table!r} has no direct meter")
+            return colors_call(self._sw(), self._lib.sw_entry_colors, (self._bearer(s, handle),), write)
+
+    def _bearer(self, s: _State, handle: int | None) -> int:
+        """The C entry that has the direct resources."""
+        if handle is not None:
+            return self._row(s, handle).pointer
+        return int(self._lib.sw_table_miss(self._sw(), s.index))
 
     # ---- checks
 
@@ -334,25 +352,11 @@ def has_priority(t: ir.Table) -> bool:
 
 def _normal(t: ir.Table, k: ir.Key, m: MatchValue) -> MatchValue:
     """A match value checked against its key, don't-care bits cleared."""
-    full = (1 << k.width) - 1
     wanted = KINDS[k.match]
     where = f"key {k.name!r} of table {t.name!r}"
     if not isinstance(m, wanted):
         raise BadKey(f"{where} is matched by {wanted.__name__}, not by {type(m).__name__}")
-    numbers = [m.low, m.high] if isinstance(m, Range) else [m.value]
-    if any(not 0 <= n <= full for n in numbers):
-        raise BadKey(f"{where} has {k.width} bits, {m} does not fit")
-    if isinstance(m, Lpm):
-        if not 0 <= m.prefix_len <= k.width:
-            raise BadKey(f"{where} has {k.width} bits, a prefix of {m.prefix_len} does not fit")
-        return Lpm(m.value & (full ^ ((1 << (k.width - m.prefix_len)) - 1)), m.prefix_len)
-    if isinstance(m, Ternary):
-        if not 0 <= m.mask <= full:
-            raise BadKey(f"{where} has {k.width} bits, mask {m.mask:#x} does not fit")
-        return Ternary(m.value & m.mask, m.mask)
-    if isinstance(m, Range) and m.low > m.high:
-        raise BadKey(f"{where}: the range {m.low}..{m.high} is empty")
-    return m
+    return normal(where, k.width, m)
 
 
 def _const_match(k: ir.Key, m: ir.Match) -> MatchValue:
@@ -363,17 +367,6 @@ def _const_match(k: ir.Key, m: ir.Match) -> MatchValue:
     if k.match == "range":
         return Range(m.value, m.mask)
     return Ternary(m.value, m.mask)
-
-
-def _value_mask(k: ir.Key, m: MatchValue) -> tuple[int, int]:
-    full = (1 << k.width) - 1
-    if isinstance(m, Exact):
-        return m.value, full
-    if isinstance(m, Lpm):
-        return m.value, full ^ ((1 << (k.width - m.prefix_len)) - 1)
-    if isinstance(m, Ternary):
-        return m.value, m.mask
-    return 0, 0
 
 
 def meter_call(
@@ -390,3 +383,22 @@ def meter_call(
     if not read or not configured:
         return None
     return MeterRates(speed[0] * 1e6, burst[0], speed[1] * 1e6, burst[1])
+
+
+def colors_call(sw: int, call: Callable[..., None], where: tuple[int, ...], write: Colors | None) -> Colors:
+    """One of the runtime's functions for what meters counted by color."""
+    flat = (
+        [0] * 6
+        if write is None
+        else [u64(n) for pair in (write.green, write.yellow, write.red) for n in pair]
+    )
+    data = words(flat)
+    call(sw, *where, data, int(write is not None))
+    return Colors((data[0], data[1]), (data[2], data[3]), (data[4], data[5]))
+
+
+def u64(value: int) -> int:
+    """A value checked to fit 64 bits. Raises BadIndex."""
+    if not 0 <= value < 1 << 64:
+        raise BadIndex(f"{value} is not in 0..2^64-1")
+    return value

@@ -77,6 +77,15 @@ class MeterRates:
 
 
 @dataclass(frozen=True)
+class Colors:
+    """What a meter gave each color to, each as (packets, bytes); an unconfigured meter gives green."""
+
+    green: tuple[int, int]
+    yellow: tuple[int, int]
+    red: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counters of one device since it was loaded."""
 

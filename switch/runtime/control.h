@@ -22,6 +22,12 @@ int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args
 void sw_entry_counter(sw *s, sw_entry *e, uint64_t *packets, uint64_t *bytes, int write);
 uint64_t sw_entry_idle_us(sw *s, sw_entry *e);
 int sw_entry_meter(sw *s, sw_entry *e, double *rates, uint64_t *bursts, int mode);
+/* The bearer of the direct resources of a table's default entry. */
+sw_entry *sw_table_miss(sw *s, uint32_t table);
+/* Packets and bytes of green, yellow, red. */
+void sw_entry_colors(sw *s, sw_entry *e, uint64_t *values, int write);
+void sw_meter_colors(sw *s, uint32_t array, uint64_t index, uint64_t *values, int write);
+int sw_vset_set(sw *s, uint32_t set, const uint64_t *members, uint32_t n);
 
 sw_member *sw_member_new(sw *s, uint32_t action, const uint64_t *args, uint32_t nargs);
 int sw_member_modify(sw *s, sw_member *m, uint32_t action, const uint64_t *args, uint32_t nargs);

@@ -11,6 +11,9 @@
 
 void sw_table_clear(sw_table *t);
 void sw_profiles_clear(sw *s);
+sw_entry *sw_miss_new(const sw_table_desc *d);
+void sw_miss_clear(sw_entry *e);
+void sw_entry_free(sw_entry *e);
 
 /* ---- a ticket lock: first come, first served, so that neither side starves the other */
 void sw_lock(sw *s) {
@@ -81,8 +84,11 @@ void sw_free(sw *s) {
     const sw_program *p = s->prog;
     if (s->tables != NULL)
         for (uint32_t i = 0; i < p->ntables; i++) sw_table_clear(&s->tables[i]);
+    for (uint32_t i = 0; s->tables != NULL && i < p->ntables; i++) sw_entry_free(s->tables[i].miss);
     free(s->tables);
     sw_profiles_clear(s);
+    for (uint32_t i = 0; s->vsets != NULL && i < p->nvsets; i++) free(s->vsets[i].members);
+    free(s->vsets);
     for (uint32_t i = 0; s->counters != NULL && i < p->ncounters; i++)
         unmap(s->counters[i], p->counters[i].size * sizeof(sw_counter) + 64);
     for (uint32_t i = 0; s->meters != NULL && i < p->nmeters; i++)
@@ -115,6 +121,7 @@ sw *sw_new(uint32_t drop_port, uint64_t seed) {
     s->random = seed;
     s->start_ns = monotonic_ns();
     bool ok = (s->tables = calloc(p->ntables + 1, sizeof *s->tables)) != NULL;
+    ok &= (s->vsets = calloc(p->nvsets + 1, sizeof *s->vsets)) != NULL;
     ok &= (s->counters = calloc(p->ncounters + 1, sizeof *s->counters)) != NULL;
     ok &= (s->meters = calloc(p->nmeters + 1, sizeof *s->meters)) != NULL;
     ok &= (s->groups = calloc(p->ngroups + 1, sizeof *s->groups)) != NULL;
@@ -128,6 +135,7 @@ sw *sw_new(uint32_t drop_port, uint64_t seed) {
     for (uint32_t i = 0; ok && i < p->ntables; i++) {
         s->tables[i].desc = &p->tables[i];
         s->tables[i].default_action = -1;
+        ok &= (s->tables[i].miss = sw_miss_new(&p->tables[i])) != NULL;
         s->tables[i].seed = seed * 0x9E3779B97F4A7C15u + i;
     }
     for (uint32_t i = 0; ok && i < p->ncounters; i++)
@@ -146,7 +154,9 @@ int sw_reset(sw *s) {
     const sw_program *p = s->prog;
     sw_lock(s);
     for (uint32_t i = 0; i < p->ntables; i++) sw_table_clear(&s->tables[i]);
+    for (uint32_t i = 0; i < p->ntables; i++) sw_miss_clear(s->tables[i].miss);
     sw_profiles_clear(s);
+    for (uint32_t i = 0; i < p->nvsets; i++) s->vsets[i].n = 0;
     for (uint32_t i = 0; i < p->ncounters; i++)
         clear_map(s->counters[i], p->counters[i].size * sizeof(sw_counter) + 64);
     for (uint32_t i = 0; i < p->nmeters; i++) clear_map(s->meters[i], p->meters[i].size * sizeof(sw_meter) + 64);
@@ -158,7 +168,7 @@ int sw_reset(sw *s) {
 }
 
 /* ---- meters: RFC 2698, colour blind, in the order simple_switch asks: peak, then committed */
-unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units) {
+static unsigned meter_color(sw_meter *m, uint64_t now_us, uint32_t units) {
     if (!m->configured) return 0;
     for (int i = 1; i >= 0; i--) {
         uint64_t total = (uint64_t)((double)now_us * m->rate[i]);
@@ -172,6 +182,12 @@ unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units) {
     return 0;
 }
 
+unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units, const sw_pkt *k) {
+    unsigned color = meter_color(m, now_us, units);
+    sw_count(&m->colors[color], k);
+    return color;
+}
+
 /* mode 0 reads, 1 sets, 2 makes unconfigured; the result says whether it was configured before */
 static int meter_access(sw_meter *m, double *rates, uint64_t *bursts, int mode) {
     int was = m->configured != 0;
@@ -181,7 +197,7 @@ static int meter_access(sw_meter *m, double *rates, uint64_t *bursts, int mode) 
             bursts[i] = m->burst[i];
         }
     } else {
-        memset(m, 0, sizeof *m);
+        memset(m, 0, offsetof(sw_meter, colors));
         for (int i = 0; mode == 1 && i < 2; i++) {
             m->rate[i] = rates[i];
             m->burst[i] = m->tokens[i] = bursts[i];
@@ -225,6 +241,21 @@ uint64_t sw_entry_idle_us(sw *s, sw_entry *e) {
     return idle;
 }
 
+sw_entry *sw_table_miss(sw *s, uint32_t table) { return s->tables[table].miss; }
+
+static void colors_access(sw *s, sw_meter *m, uint64_t *values, int write) {
+    sw_lock(s);
+    if (write) memcpy(m->colors, values, sizeof m->colors);
+    else memcpy(values, m->colors, sizeof m->colors);
+    sw_unlock(s);
+}
+
+void sw_entry_colors(sw *s, sw_entry *e, uint64_t *values, int write) { colors_access(s, e->meter, values, write); }
+
+void sw_meter_colors(sw *s, uint32_t array, uint64_t index, uint64_t *values, int write) {
+    colors_access(s, &s->meters[array][index], values, write);
+}
+
 void sw_counter_access(sw *s, uint32_t array, uint64_t index, uint64_t n, uint64_t *values, int write) {
     sw_lock(s);
     sw_counter *c = s->counters[array] + index;
@@ -262,6 +293,36 @@ int sw_multicast_set(sw *s, uint32_t group, const sw_replica *r, uint32_t n, int
 
 int sw_session_set(sw *s, uint32_t session, const sw_replica *r, uint32_t n, uint32_t truncate, int present) {
     return fanout_set(s, &s->sessions[session & 0x7fff], r, n, truncate, present);
+}
+
+/* ---- value sets */
+bool sw_vset_match(const sw *s, uint32_t set, const uint64_t *key) {
+    const sw_vset_desc *d = &s->prog->vsets[set];
+    const uint64_t *m = s->vsets[set].members;
+    for (uint32_t i = 0; i < s->vsets[set].n; i++, m += 4 * d->words) {
+        bool fits = true;
+        for (unsigned w = 0; w < d->words; w++) fits &= (key[w] & m[w]) == m[d->words + w];
+        for (unsigned c = 0; fits && c < d->ncomponents; c++) {
+            unsigned at = d->components[c].word, n = d->components[c].nwords;
+            fits = sw_big_cmp(key + at, m + 2 * d->words + at, n, false) >= 0 &&
+                   sw_big_cmp(key + at, m + 3 * d->words + at, n, false) <= 0;
+        }
+        if (fits) return true;
+    }
+    return false;
+}
+
+int sw_vset_set(sw *s, uint32_t set, const uint64_t *members, uint32_t n) {
+    size_t bytes = (size_t)n * 4 * s->prog->vsets[set].words * sizeof *members;
+    uint64_t *own = malloc(bytes ? bytes : 1);
+    if (own == NULL) return -1;
+    if (bytes) memcpy(own, members, bytes);
+    sw_lock(s);
+    uint64_t *old = s->vsets[set].members;
+    s->vsets[set] = (sw_vset){.members = own, .n = n};
+    sw_unlock(s);
+    free(old);
+    return 0;
 }
 
 /* ---- what the program tells the control plane: both queues are bounded and lose the newest */

@@ -75,6 +75,7 @@ typedef struct sw_table {
     uint32_t next_group_id;
     int64_t default_action; /* -1: none */
     uint64_t *default_args;
+    sw_entry *miss; /* direct resources of the default entry */
 } sw_table;
 
 /* ---- action profiles. An entry of an indirect table has one argument, the address of its choice; a member
@@ -102,7 +103,19 @@ struct sw_meter {
     double rate[2]; /* units per microsecond: committed, peak */
     uint64_t burst[2], tokens[2], last[2];
     uint64_t configured;
+    sw_counter colors[3]; /* green, yellow, red */
 };
+
+/* ---- value sets of the parser */
+typedef struct sw_vset_desc {
+    uint16_t words, ncomponents; /* of the key */
+    const sw_range_desc *components;
+} sw_vset_desc;
+
+typedef struct sw_vset {
+    uint64_t *members; /* of each: masks, masked values, lows, highs; `words` each */
+    uint32_t n;
+} sw_vset;
 
 typedef struct sw_array_desc {
     uint64_t size;
@@ -148,8 +161,9 @@ typedef struct sw_digest {
 
 typedef struct sw_program {
     uint32_t abi;
-    uint32_t ntables, ncounters, nmeters, ngroups;
+    uint32_t ntables, ncounters, nmeters, ngroups, nvsets;
     const sw_table_desc *tables;
+    const sw_vset_desc *vsets;
     const sw_array_desc *counters;
     const sw_array_desc *meters;
     const sw_register_group *groups;
@@ -168,6 +182,7 @@ struct sw {
     sw_counter **counters;
     sw_meter **meters;
     uint8_t **groups; /* register storage */
+    sw_vset *vsets;
     sw_member *members;
     sw_choice *choices;
     sw_fanout *multicast;
@@ -188,7 +203,8 @@ struct sw {
 uint64_t sw_now_us(const sw *s);
 void sw_logf(sw *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sw_digest_push(sw *s, uint32_t list, const uint64_t *value, uint32_t words);
-unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units);
+unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units, const sw_pkt *k);
+bool sw_vset_match(const sw *s, uint32_t set, const uint64_t *key);
 void sw_fault(sw *s, sw_pkt *k, const char *what, const char *where);
 sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key);
 

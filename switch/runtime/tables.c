@@ -4,6 +4,27 @@
 
 #include "control.h"
 
+void sw_entry_free(sw_entry *e) {
+    if (e == NULL) return;
+    free(e->args);
+    free(e->meter);
+    free(e);
+}
+
+sw_entry *sw_miss_new(const sw_table_desc *d) {
+    sw_entry *e = calloc(1, sizeof *e);
+    if (e == NULL || (d->direct_meter && (e->meter = calloc(1, sizeof *e->meter)) == NULL)) {
+        free(e);
+        return NULL;
+    }
+    return e;
+}
+
+void sw_miss_clear(sw_entry *e) {
+    e->packets = e->bytes = 0;
+    if (e->meter != NULL) memset(e->meter, 0, sizeof *e->meter);
+}
+
 static bool in_ranges(const sw_table_desc *d, const sw_entry *e, const uint64_t *key) {
     const uint64_t *r = e->ranges;
     for (unsigned i = 0; i < d->nranges; i++) {
@@ -68,9 +89,7 @@ static void group_free(sw_group *g) {
     for (size_t i = 0; i < g->nbuckets; i++)
         for (sw_entry *e = g->buckets[i], *after; e != NULL; e = after) {
             after = e->next;
-            free(e->args);
-            free(e->meter);
-            free(e);
+            sw_entry_free(e);
         }
     free(g->buckets);
     free(g->mask);
@@ -185,9 +204,7 @@ void sw_table_delete(sw *s, uint32_t table, sw_entry *e) {
         break;
     }
     sw_unlock(s);
-    free(e->args);
-    free(e->meter);
-    free(e);
+    sw_entry_free(e);
 }
 
 int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args, uint32_t nargs) {
