@@ -10,6 +10,7 @@ from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_parser import Parsers
+from switch.emit_writes import Writes
 from switch.errors import LoadError
 from switch.widths import Bounds
 
@@ -66,6 +67,7 @@ def _program(program: ir.Program) -> str:
         controls.pipeline(program.egress),
         parsers.deparser(),
         _reset_metadata(program, layout),
+        Writes(program, layout).function(_target_headers(program)),
         _copy_list(program, layout, bounds),
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',
@@ -112,6 +114,15 @@ def _target_fields(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
         body = " ".join(b.lines).strip()
         out.append(f"static inline SW_UNUSED void sm_set_{name}(phv *h, uint64_t v) {{ {body} }}")
     return "\n".join(out) + "\n"
+
+
+def _target_headers(program: ir.Program) -> set[str]:
+    """Names of the headers that hold the target's fields."""
+    refs = [
+        _find(program, home, name) or _find(program, "standard_metadata", name)
+        for name, home in TARGET_FIELDS.items()
+    ]
+    return {r.header.header.name for r in refs if r is not None and r.header.header is not None}
 
 
 def _find(program: ir.Program, header: str, name: str) -> ir.FieldRef | None:

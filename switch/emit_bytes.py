@@ -67,11 +67,16 @@ def load_fields(b: Block, layout: Layout, t: ir.HeaderType, own: str, q: str) ->
             b.line(f"{own}.vl_bits = vl;")
             base = f"({q} + {p.at} + vl / 8)"
         elif p.kind == "run":
-            b.line(f"sw_load_run{p.bits}(&{places[0]}, {at}, {len(places)});")
+            b.line(f"sw_load_run{p.bits}({_array(layout, t, own, p.first)}, {at}, {len(places)});")
         elif p.kind == "chunk":
             _load_chunk(b, places, fields, at, p.bits)
         else:
             _load_wide(b, places, fields, at)
+
+
+def _array(layout: Layout, t: ir.HeaderType, own: str, index: int) -> str:
+    """The fields from one on, as bytes of their header: a member's address is good for that member only."""
+    return f"(uint8_t *)&{own} + offsetof({layout.type_names[id(t)]}, {layout.field_names[id(t)][index]})"
 
 
 def _load_chunk(b: Block, places: list[str], fields: tuple[ir.Field, ...], at: str, total: int) -> None:
@@ -118,7 +123,7 @@ def store_fields(b: Block, layout: Layout, t: ir.HeaderType, own: str, q: str) -
             b.line(f"memcpy({at}, {places[0]}, {own}.vl_bits / 8);")
             base = f"({q} + {p.at} + {own}.vl_bits / 8)"
         elif p.kind == "run":
-            b.line(f"sw_store_run{p.bits}({at}, &{places[0]}, {len(places)});")
+            b.line(f"sw_store_run{p.bits}({at}, {_array(layout, t, own, p.first)}, {len(places)});")
         elif p.kind == "chunk":
             left, parts = p.bits, []
             for place, f in zip(places, fields, strict=True):

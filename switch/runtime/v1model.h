@@ -2,7 +2,8 @@
 /* The v1model target: what happens to a packet between the program's blocks, in simple_switch's order
  * (targets/simple_switch/simple_switch.cpp of p4lang/behavioral-model). Included at the end of a generated
  * program, which has defined the type `phv` and
- *   p4_parse p4_ingress p4_egress p4_deparse p4_reset_metadata p4_copy_list p4_digest  and sm_get_X / sm_set_X. */
+ *   p4_parse p4_ingress p4_egress p4_deparse p4_reset_metadata p4_put_back p4_copy_list p4_digest
+ *   sm_get_X sm_set_X */
 #ifndef P4REDUCE_V1MODEL_H
 #define P4REDUCE_V1MODEL_H
 
@@ -35,7 +36,8 @@ static void sw_pkt_clear(sw_pkt *k) {
 }
 
 static sw_job *sw_job_new(sw_run *r, const uint8_t *data, uint32_t len) {
-    sw_job *j = r->pending < SW_MAX_PENDING ? malloc(sizeof *j + len) : NULL;
+    size_t bytes = (sizeof(sw_job) + len + 63) / 64 * 64; /* aligned as a phv may have to be */
+    sw_job *j = r->pending < SW_MAX_PENDING ? aligned_alloc(64, bytes) : NULL;
     if (j == NULL) {
         r->s->stats.over_budget++;
         return NULL;
@@ -66,15 +68,17 @@ static void sw_to_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     sw_egress(r, h, k, port);
 }
 
+/* Leaves h as the last copy's egress did: between copies only what egress can change is put back. */
 static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f, uint32_t truncate) {
-    phv *copy = (phv *)r->s->phv[1];
+    phv *before = (phv *)r->s->phv[1];
+    if (f->n > 1) p4_put_back(before, h);
     for (uint32_t i = 0; i < f->n; i++) {
         sw_pkt kk = *k;
         sw_pkt_clear(&kk);
         if (truncate && truncate < kk.truncate) kk.truncate = truncate;
-        memcpy(copy, h, sizeof *copy);
-        sm_set_egress_rid(copy, f->r[i].rid);
-        sw_to_egress(r, copy, &kk, f->r[i].port);
+        if (i > 0) p4_put_back(h, before);
+        sm_set_egress_rid(h, f->r[i].rid);
+        sw_to_egress(r, h, &kk, f->r[i].port);
     }
 }
 
@@ -225,7 +229,7 @@ static void sw_drain(sw_run *r) {
 static void p4_run(sw *s, const sw_packet *in, sw_emit emit, void *ctx) {
     sw_run r = {.s = s, .emit = emit, .ctx = ctx};
     phv *h = (phv *)s->phv[0];
-    memset(h, 0, sizeof *h);
+    memset(h, 0, s->prog->phv_bytes); /* a size that gcc does not see: its own "rep stos" starts slowly */
     sw_pkt k = {.data = in->data, .len = in->len, .ingress_len = in->len, .reg_len = in->len, .truncate = UINT32_MAX};
     sm_set_ingress_port(h, in->port);
     sm_set_packet_length(h, in->len);

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What egress can change in a packet's phv, so that copies of a multicast packet need only that put back."""
+
+from __future__ import annotations
+
+from switch import ir
+from switch.emit_code import Block, Layout
+from switch.primitives import PRIMITIVES
+
+# headers of at most so many bits are put back whole
+SMALL = 512
+STORED_TO = ("field", "varbit", "field-or-varbit")
+
+
+class Writes:
+    """Fields, and whole headers, unions and stacks, that egress and deparser may write."""
+
+    def __init__(self, program: ir.Program, layout: Layout) -> None:
+        self._layout = layout
+        self._fields: dict[int, set[int]] = {}  # by header id
+        self._headers = {h.id: h for h in program.headers.values()}
+        self._whole: dict[str, None] = {}  # lvalues after "h->", in order
+        for node in program.egress.nodes.values():
+            if isinstance(node, ir.Invoke):
+                self._calls(node.action.body)
+            elif isinstance(node, ir.Table):
+                for a in (*node.actions, *([node.default_action] if node.default_action else [])):
+                    self._calls(a.body)
+                if node.meter is not None and node.meter.target is not None:
+                    self._field(node.meter.target)
+        for k in program.checksums:
+            if k.update:
+                self._field(k.target)
+        self._calls(program.deparser.body)
+
+    def _calls(self, calls: tuple[ir.Call, ...]) -> None:
+        for c in calls:
+            for operand, kind in zip(c.args, PRIMITIVES[c.op].signature, strict=True):
+                if isinstance(operand, ir.FieldRef):
+                    if kind in STORED_TO:
+                        self._field(operand)
+                elif isinstance(operand, ir.HeaderRef):
+                    self._header(operand)
+                elif isinstance(operand, ir.UnionRef):
+                    self._union(operand)
+                elif isinstance(operand, ir.Stack | ir.UnionStack):
+                    self._stack(operand)
+
+    def _field(self, ref: ir.FieldRef) -> None:
+        header = ref.header.header
+        if header is None or ref.field.varbit:
+            self._header(ref.header)
+        else:
+            self._fields.setdefault(header.id, set()).add(ref.index)
+
+    def _header(self, ref: ir.HeaderRef) -> None:
+        if ref.header is not None:
+            # a union's members change their validity together
+            union = self._layout.union_of.get(ref.header.id)
+            place = self._layout.places[ref.header.id]
+            self._whole[place if union is None else self._layout.union_places[union.id]] = None
+        elif ref.union is not None:
+            self._union(ref.union)
+        else:
+            assert ref.stack is not None
+            self._stack(ref.stack)
+
+    def _union(self, ref: ir.UnionRef) -> None:
+        if ref.union is not None:
+            self._whole[self._layout.union_places[ref.union.id]] = None
+        else:
+            assert ref.stack is not None
+            self._stack(ref.stack)
+
+    def _stack(self, stack: ir.Stack | ir.UnionStack) -> None:
+        self._whole[self._layout.stack_names[id(stack)]] = None
+
+    def function(self, always: set[str]) -> str:
+        """p4_put_back: copies from one phv to another what egress can change.
+
+        `always` names the headers that the target itself writes.
+        """
+        b = Block()
+        b.line("(void)to; (void)from;")
+        whole = dict(self._whole)
+        for h in self._headers.values():
+            small = h.id in self._fields and h.type.max_bits <= SMALL
+            if h.name in always or small or (h.metadata and h.id in self._fields):
+                whole[self._layout.places[h.id]] = None
+        for place in whole:
+            b.line(f"memcpy(&to->{place}, &from->{place}, sizeof to->{place});")
+        for number, indexes in self._fields.items():
+            own = self._layout.places[number]
+            if own not in whole:
+                for i in sorted(indexes):
+                    place = self._layout.field(own, self._headers[number].type, i)
+                    b.line(f"memcpy(&to->{place}, &from->{place}, sizeof to->{place});")
+        return f"static void p4_put_back(phv *to, const phv *from) {{\n{b.text()}}}\n"
