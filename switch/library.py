@@ -51,7 +51,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "sw_set_time": (None, (c_void_p, c_uint64)),
     "sw_table_insert": (
         c_void_p,
-        (c_void_p, c_uint32, _U64S, _U64S, _U64S, c_int64, c_uint32, _U64S, c_uint32),
+        (c_void_p, c_uint32, c_uint64, _U64S, _U64S, _U64S, c_int64, c_uint32, _U64S, c_uint32),
     ),
     "sw_table_modify": (c_int, (c_void_p, c_uint32, c_void_p, c_uint32, _U64S, c_uint32)),
     "sw_table_delete": (None, (c_void_p, c_uint32, c_void_p)),

@@ -200,6 +200,7 @@ class Tables:
         pointer = self._lib.sw_table_insert(
             self._sw(),
             s.index,
+            self._next,
             words(value),
             words(mask),
             words(ranges),

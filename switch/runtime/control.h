@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control calls behind switch/device.py. Python checks names, widths and duplicates and keeps the
- * list of entries; here is what packets see. Each call takes the device's lock. Results: 0 or a pointer
- * where it worked, -1 or NULL where there was no memory. */
+ * list of entries; here is what packets see. Each call takes the device's lock; those that change tables
+ * must not run at once (device.py sees to it), for they look at a table before they take the lock, so that
+ * packets wait for a few steps only. Results: 0 or a pointer where it worked, -1 or NULL where there was no
+ * memory. */
 #ifndef P4REDUCE_CONTROL_H
 #define P4REDUCE_CONTROL_H
 
@@ -14,8 +16,9 @@ void sw_lock(sw *s);
 void sw_unlock(sw *s);
 void sw_set_time(sw *s, uint64_t us);
 
-sw_entry *sw_table_insert(sw *s, uint32_t table, const uint64_t *key, const uint64_t *mask, const uint64_t *ranges,
-                          int64_t priority, uint32_t action, const uint64_t *args, uint32_t nargs);
+sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t *key, const uint64_t *mask,
+                          const uint64_t *ranges, int64_t priority, uint32_t action, const uint64_t *args,
+                          uint32_t nargs);
 int sw_table_modify(sw *s, uint32_t table, sw_entry *e, uint32_t action, const uint64_t *args, uint32_t nargs);
 void sw_table_delete(sw *s, uint32_t table, sw_entry *e);
 int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args, uint32_t nargs);

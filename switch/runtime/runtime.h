@@ -27,31 +27,34 @@
 #define SW_UNUSED __attribute__((unused))
 
 /* ---- tables: one structure for all match kinds. Entries with the same mask form a group with a hash
- * table of its own (tuple space search); exact tables have one group, lpm one per prefix length. */
+ * table of its own (tuple space search); exact tables have one group, lpm one per prefix length. Where that
+ * would be many groups, or long chains of ranges, slices (slices.c) answer instead. */
 typedef struct sw_meter sw_meter;
 
 typedef struct sw_entry {
     struct sw_entry *next;
     uint64_t hash;
     int64_t priority; /* larger wins; the prefix length in lpm tables */
-    uint64_t seq;     /* earlier wins among equals */
+    uint64_t handle;  /* device.py's; earlier ones win among equals */
     uint64_t packets, bytes;
     uint64_t last_hit_us;
     sw_meter *meter;
     uint64_t *args;
     const uint64_t *ranges; /* lo then hi words of each range field, as in the table's range list */
+    struct sw_group *group;
     uint32_t action;
-    uint32_t group;
+    uint32_t slot;  /* in the table's slices */
     uint64_t key[]; /* masked */
 } sw_entry;
 
 typedef struct sw_group {
-    sw_entry **buckets;
+    sw_entry **buckets; /* linear hashing (Litwin, VLDB 1980): they grow one by one, never all at once */
     uint64_t *mask;
-    size_t nbuckets, count;
+    size_t half, nbuckets, count; /* half is a power of two, half <= nbuckets <= 2 * half */
     int64_t best; /* no entry of the group has a higher priority */
-    uint32_t id;
 } sw_group;
+
+typedef struct sw_slices sw_slices; /* slices.c */
 
 typedef struct sw_range_desc {
     uint16_t word, nwords; /* where the field stands in the key */
@@ -70,9 +73,9 @@ typedef struct sw_table_desc {
 typedef struct sw_table {
     const sw_table_desc *desc;
     sw_group **groups; /* best priority first */
-    size_t ngroups;
-    uint64_t seed, seq;
-    uint32_t next_group_id;
+    size_t ngroups, room, count;
+    sw_slices *slices; /* of a table with many masks, or many ranges: they answer instead of the groups */
+    uint64_t seed;
     int64_t default_action; /* -1: none */
     uint64_t *default_args;
     sw_entry *miss; /* direct resources of the default entry */
@@ -218,11 +221,16 @@ static inline uint64_t sw_hash_words(const uint64_t *key, unsigned n, uint64_t s
     return h ^ (h >> 32);
 }
 
+static inline size_t sw_bucket(const sw_group *g, uint64_t hash) {
+    size_t i = hash & (2 * g->half - 1);
+    return i < g->nbuckets ? i : i - g->half;
+}
+
 static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, unsigned n) {
     if (t->ngroups == 0) return NULL;
     const sw_group *g = t->groups[0];
     uint64_t h = sw_hash_words(key, n, t->seed);
-    for (sw_entry *e = g->buckets[h & (g->nbuckets - 1)]; e != NULL; e = e->next)
+    for (sw_entry *e = g->buckets[sw_bucket(g, h)]; e != NULL; e = e->next)
         if (e->hash == h && memcmp(e->key, key, n * sizeof *key) == 0) return e;
     return NULL;
 }

@@ -2,7 +2,7 @@
 /* Match tables: lookup, insert, delete. See runtime.h for the structure. */
 #include <stdlib.h>
 
-#include "control.h"
+#include "tables.h"
 
 void sw_entry_free(sw_entry *e) {
     if (e == NULL) return;
@@ -25,18 +25,14 @@ void sw_miss_clear(sw_entry *e) {
     if (e->meter != NULL) memset(e->meter, 0, sizeof *e->meter);
 }
 
-static bool in_ranges(const sw_table_desc *d, const sw_entry *e, const uint64_t *key) {
-    const uint64_t *r = e->ranges;
-    for (unsigned i = 0; i < d->nranges; i++) {
-        unsigned n = d->ranges[i].nwords;
-        const uint64_t *v = key + d->ranges[i].word;
-        if (sw_big_cmp(v, r, n, false) < 0 || sw_big_cmp(v, r + n, n, false) > 0) return false;
-        r += 2 * n;
-    }
-    return true;
+/* Whether slices answer: one masked hash per group costs about as much as 256 slots. A table with ranges stays
+ * with its slices, since in its groups one list may hold all entries. */
+static bool slices_pay(const sw_table *t) {
+    return t->desc->nranges ? t->slices != NULL || t->count >= 32 : t->ngroups > 16 + t->count / 256;
 }
 
 sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key) {
+    if (t->slices != NULL && slices_pay(t)) return sw_slices_lookup(t, key);
     const sw_table_desc *d = t->desc;
     unsigned n = d->words;
     uint64_t masked[n ? n : 1];
@@ -47,42 +43,33 @@ sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key) {
         for (unsigned w = 0; w < n; w++) masked[w] = key[w] & g->mask[w];
         uint64_t h = sw_hash_words(masked, n, t->seed);
         /* a chain is ordered, best first: the first that fits is the group's answer */
-        for (sw_entry *e = g->buckets[h & (g->nbuckets - 1)]; e != NULL; e = e->next) {
+        for (sw_entry *e = g->buckets[sw_bucket(g, h)]; e != NULL; e = e->next) {
             if (e->hash != h || memcmp(e->key, masked, n * sizeof *masked) != 0) continue;
-            if (d->nranges && !in_ranges(d, e, key)) continue;
-            if (best == NULL || e->priority > best->priority ||
-                (e->priority == best->priority && e->seq < best->seq))
-                best = e;
+            if (d->nranges && !sw_in_ranges(d, e, key)) continue;
+            if (best == NULL || sw_before(e, best)) best = e;
             break;
         }
     }
     return best;
 }
 
-static bool before(const sw_entry *a, const sw_entry *b) {
-    return a->priority > b->priority || (a->priority == b->priority && a->seq < b->seq);
-}
-
 static void chain_insert(sw_group *g, sw_entry *e) {
-    sw_entry **at = &g->buckets[e->hash & (g->nbuckets - 1)];
-    while (*at != NULL && before(*at, e)) at = &(*at)->next;
+    sw_entry **at = &g->buckets[sw_bucket(g, e->hash)];
+    while (*at != NULL && sw_before(*at, e)) at = &(*at)->next;
     e->next = *at;
     *at = e;
 }
 
-static int grow(sw_group *g) {
-    size_t old = g->nbuckets, n = old ? 2 * old : 16;
-    sw_entry **now = g->buckets, **next = calloc(n, sizeof *next);
-    if (next == NULL) return -1;
-    g->buckets = next;
-    g->nbuckets = n;
-    for (size_t i = 0; i < old; i++)
-        for (sw_entry *e = now[i], *after; e != NULL; e = after) {
-            after = e->next;
-            chain_insert(g, e);
-        }
-    free(now);
-    return 0;
+/* One bucket more: the entries of the next one to split that belong there move, in their order. */
+static void split(sw_group *g) {
+    size_t from = g->nbuckets - g->half;
+    sw_entry *e = g->buckets[from], **low = &g->buckets[from], **high = &g->buckets[g->nbuckets++];
+    for (; e != NULL; e = e->next) {
+        sw_entry ***to = sw_bucket(g, e->hash) == from ? &low : &high;
+        **to = e;
+        *to = &e->next;
+    }
+    *low = *high = NULL;
 }
 
 static void group_free(sw_group *g) {
@@ -96,32 +83,38 @@ static void group_free(sw_group *g) {
     free(g);
 }
 
-static sw_group *group_for(sw_table *t, const uint64_t *mask) {
-    size_t bytes = t->desc->words * sizeof *mask;
-    for (size_t i = 0; i < t->ngroups; i++)
-        if (memcmp(t->groups[i]->mask, mask, bytes) == 0) return t->groups[i];
+static sw_group *group_new(const sw_table_desc *d, const uint64_t *mask) {
     sw_group *g = calloc(1, sizeof *g);
-    sw_group **list = realloc(t->groups, (t->ngroups + 1) * sizeof *list);
-    if (list != NULL) t->groups = list;
-    if (g == NULL || list == NULL || (g->mask = malloc(bytes ? bytes : 1)) == NULL || grow(g) != 0) {
-        if (g != NULL) free(g->mask);
+    if (g == NULL) return NULL;
+    g->half = 8;
+    g->nbuckets = 16;
+    g->best = INT64_MIN;
+    g->buckets = calloc(g->nbuckets, sizeof *g->buckets);
+    g->mask = malloc((d->words ? d->words : 1) * sizeof *mask);
+    if (g->buckets == NULL || g->mask == NULL) {
+        free(g->buckets);
+        free(g->mask);
         free(g);
         return NULL;
     }
-    memcpy(g->mask, mask, bytes);
-    g->id = t->next_group_id++;
-    g->best = INT64_MIN;
-    t->groups[t->ngroups++] = g;
+    memcpy(g->mask, mask, d->words * sizeof *mask);
     return g;
 }
 
-static void sort_groups(sw_table *t) {
-    for (size_t i = 1; i < t->ngroups; i++)
-        for (size_t k = i; k > 0 && t->groups[k]->best > t->groups[k - 1]->best; k--) {
-            sw_group *g = t->groups[k];
-            t->groups[k] = t->groups[k - 1];
-            t->groups[k - 1] = g;
-        }
+static sw_group *group_find(const sw_table *t, const uint64_t *mask) {
+    size_t bytes = t->desc->words * sizeof *mask;
+    for (size_t i = 0; i < t->ngroups; i++)
+        if (memcmp(t->groups[i]->mask, mask, bytes) == 0) return t->groups[i];
+    return NULL;
+}
+
+/* Puts a group, whose best entry got better, where it belongs. */
+static void move_up(sw_table *t, sw_group *g) {
+    size_t at = 0, to = 0;
+    while (t->groups[at] != g) at++;
+    while (to < at && t->groups[to]->best >= g->best) to++;
+    memmove(&t->groups[to + 1], &t->groups[to], (at - to) * sizeof *t->groups);
+    t->groups[to] = g;
 }
 
 static uint64_t *copy_args(const uint64_t *args, uint32_t n) {
@@ -130,47 +123,99 @@ static uint64_t *copy_args(const uint64_t *args, uint32_t n) {
     return c;
 }
 
-sw_entry *sw_table_insert(sw *s, uint32_t table, const uint64_t *key, const uint64_t *mask, const uint64_t *ranges,
-                          int64_t priority, uint32_t action, const uint64_t *args, uint32_t nargs) {
-    sw_table *t = &s->tables[table];
+static sw_entry *entry_new(const sw_table *t, const uint64_t *key, const uint64_t *mask, const uint64_t *ranges,
+                           const uint64_t *args, uint32_t nargs) {
     const sw_table_desc *d = t->desc;
     size_t range_words = 0;
     for (unsigned i = 0; i < d->nranges; i++) range_words += 2u * d->ranges[i].nwords;
     sw_entry *e = calloc(1, sizeof *e + (d->words + range_words) * sizeof(uint64_t));
-    uint64_t *own = copy_args(args, nargs);
-    sw_meter *meter = d->direct_meter ? calloc(1, sizeof *meter) : NULL;
-    if (e == NULL || own == NULL || (d->direct_meter && meter == NULL)) goto no_memory;
+    if (e == NULL) return NULL;
+    e->args = copy_args(args, nargs);
+    if (d->direct_meter) e->meter = calloc(1, sizeof *e->meter);
+    if (e->args == NULL || (d->direct_meter && e->meter == NULL)) {
+        sw_entry_free(e);
+        return NULL;
+    }
     for (unsigned i = 0; i < d->words; i++) e->key[i] = key[i] & mask[i];
     e->ranges = e->key + d->words;
     if (range_words) memcpy(e->key + d->words, ranges, range_words * sizeof *ranges);
-    e->args = own;
-    e->meter = meter;
+    /* where slices answer, ranges tell apart entries that would make one long chain */
+    unsigned hashed = d->words + (t->slices != NULL ? (unsigned)range_words : 0);
+    e->hash = sw_hash_words(e->key, hashed, t->seed);
+    return e;
+}
+
+/* Memory is found and filled before the lock is taken, which is held for a few steps only. */
+sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t *key, const uint64_t *mask,
+                          const uint64_t *ranges, int64_t priority, uint32_t action, const uint64_t *args,
+                          uint32_t nargs) {
+    sw_table *t = &s->tables[table];
+    sw_entry *e = entry_new(t, key, mask, ranges, args, nargs);
+    sw_group *g = group_find(t, mask), *fresh = g == NULL ? group_new(t->desc, mask) : NULL;
+    sw_group **list = NULL;
+    sw_entry **buckets = NULL;
+    sw_slices *slices = NULL;
+    size_t room = t->room;
+    if (e == NULL || (g == NULL && fresh == NULL)) goto no_memory;
+    if (fresh != NULL) g = fresh;
+    e->handle = handle;
     e->action = action;
     e->priority = priority;
-    e->hash = sw_hash_words(e->key, d->words, t->seed);
+    e->group = g;
+    if (fresh != NULL && t->ngroups == room) {
+        room = room ? 2 * room : 1;
+        if ((list = malloc(room * sizeof *list)) == NULL) goto no_memory;
+        if (t->ngroups) memcpy(list, t->groups, t->ngroups * sizeof *list);
+    }
+    bool full = g->count >= g->nbuckets;
+    if (full && g->nbuckets == 2 * g->half) {
+        if ((buckets = malloc(2 * g->nbuckets * sizeof *buckets)) == NULL) goto no_memory;
+        memcpy(buckets, g->buckets, g->nbuckets * sizeof *buckets);
+    }
+    if (t->slices != NULL ? !sw_slices_fit(t, e, mask) : slices_pay(t))
+        if ((slices = sw_slices_make(t, e, g)) == NULL) goto no_memory;
 
     sw_lock(s);
-    sw_group *g = group_for(t, mask);
-    if (g == NULL || (g->count >= g->nbuckets && grow(g) != 0)) {
-        sw_unlock(s);
-        goto no_memory;
+    if (list != NULL) {
+        sw_group **old = t->groups;
+        t->groups = list;
+        list = old;
+        t->room = room;
     }
-    e->seq = t->seq++;
-    e->group = g->id;
+    if (fresh != NULL) t->groups[t->ngroups++] = g;
+    if (buckets != NULL) {
+        sw_entry **old = g->buckets;
+        g->buckets = buckets;
+        buckets = old;
+        g->half = g->nbuckets;
+    }
+    if (full) split(g);
     e->last_hit_us = sw_now_us(s);
     chain_insert(g, e);
     g->count++;
+    t->count++;
     if (priority > g->best) {
         g->best = priority;
-        sort_groups(t);
+        move_up(t, g);
+    }
+    if (slices != NULL) {
+        sw_slices *old = t->slices;
+        t->slices = slices;
+        slices = old;
+    } else if (t->slices != NULL) {
+        sw_slices_insert(t, e, mask);
     }
     sw_unlock(s);
+    free(list);
+    free(buckets);
+    sw_slices_free(slices);
     return e;
 
 no_memory:
-    free(e);
-    free(own);
-    free(meter);
+    sw_entry_free(e);
+    if (fresh != NULL) group_free(fresh);
+    free(list);
+    free(buckets);
     return NULL;
 }
 
@@ -188,22 +233,28 @@ int sw_table_modify(sw *s, uint32_t table, sw_entry *e, uint32_t action, const u
 }
 
 void sw_table_delete(sw *s, uint32_t table, sw_entry *e) {
-    sw_lock(s);
     sw_table *t = &s->tables[table];
-    for (size_t i = 0; i < t->ngroups; i++) {
-        sw_group *g = t->groups[i];
-        if (g->id != e->group) continue;
-        sw_entry **at = &g->buckets[e->hash & (g->nbuckets - 1)];
-        while (*at != e) at = &(*at)->next;
-        *at = e->next;
-        if (--g->count == 0) {
-            memmove(&t->groups[i], &t->groups[i + 1], (t->ngroups - i - 1) * sizeof *t->groups);
-            t->ngroups--;
-            group_free(g);
-        }
-        break;
+    sw_group *g = e->group;
+    sw_slices *slices = NULL;
+    sw_lock(s);
+    sw_entry **at = &g->buckets[sw_bucket(g, e->hash)];
+    while (*at != e) at = &(*at)->next;
+    *at = e->next;
+    if (t->slices != NULL) sw_slices_delete(t, e);
+    if (--t->count == 0) {
+        slices = t->slices;
+        t->slices = NULL;
+    }
+    if (--g->count == 0) {
+        size_t i = 0;
+        while (t->groups[i] != g) i++;
+        memmove(&t->groups[i], &t->groups[i + 1], (--t->ngroups - i) * sizeof *t->groups);
+    } else {
+        g = NULL;
     }
     sw_unlock(s);
+    if (g != NULL) group_free(g);
+    sw_slices_free(slices);
     sw_entry_free(e);
 }
 
@@ -224,8 +275,10 @@ void sw_table_clear(sw_table *t) {
     for (size_t i = 0; i < t->ngroups; i++) group_free(t->groups[i]);
     free(t->groups);
     free(t->default_args);
+    sw_slices_free(t->slices);
     t->groups = NULL;
-    t->ngroups = 0;
+    t->slices = NULL;
+    t->ngroups = t->room = t->count = 0;
     t->default_args = NULL;
     t->default_action = -1;
 }
