@@ -31,6 +31,16 @@ def agree(view: P4InfoView, program: ir.Program) -> None:
     for profile in view.profiles.values():
         if profile.selector != (program.profiles[profile.name].selector is not None):
             raise _differ(f"{profile.name} has a selector in only one of them")
+    sets = program.parser.value_sets
+    view.value_sets = {i: s for i, s in view.value_sets.items() if s.name in sets}
+    for known in view.value_sets.values():
+        if tuple(f.bits for f in known.fields) != sets[known.name].widths:
+            raise _differ(f"the members of value set {known.name} are of different widths")
+    digests = {d.name: d for d in program.digests.values()}
+    view.digests = {i: d for i, d in view.digests.items() if d.name in digests}
+    for digest in view.digests.values():
+        if digest.kinds is not None and len(digest.kinds) != len(digests[digest.name].elements):
+            raise _differ(f"digest {digest.name} has another number of values")
     for table in view.tables.values():
         _compare_table(view, table, tables[table.name])
     for array in view.counters.values():
@@ -47,6 +57,8 @@ def _compare_table(view: P4InfoView, table: Table, node: ir.Table) -> None:
         raise _differ(
             f"table {table.name} matches {kinds} in the one, {[k.match for k in node.keys]} in the other"
         )
+    if table.idle_timeout and not node.idle_timeout:
+        raise _differ(f"the entries of table {table.name} time out in the P4Info only")
     implementation = view.profiles.get(table.implementation)
     names = [p.name if p is not None else "none" for p in (implementation, node.profile)]
     if names[0] != names[1]:

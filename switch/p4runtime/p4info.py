@@ -117,6 +117,28 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class ValueSet:
+    """A parser value set and the components of its members."""
+
+    id: int
+    name: str
+    fields: tuple[MatchField, ...]
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A digest: the member of P4Data that carries each value, in a struct, in a tuple, or (None) alone.
+
+    `kinds` is None where the values have other types.
+    """
+
+    id: int
+    name: str
+    shape: str | None
+    kinds: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
 class PacketHeader:
     """The metadata of packet_in or packet_out, in the order of the header."""
 
@@ -163,6 +185,12 @@ class P4InfoView:
                     f"P4Info: table {table.name} refers to action profile {table.implementation}, "
                     "which is not there"
                 )
+        self.value_sets: dict[int, ValueSet] = _index(
+            "value set", (_value_set(entry) for entry in message.value_sets)
+        )
+        self.digests: dict[int, Digest] = _index(
+            "digest", (_digest(entry, message.type_info) for entry in message.digests)
+        )
         headers = {
             entry.preamble.name: PacketHeader(entry.preamble.name, tuple(_field(f) for f in entry.metadata))
             for entry in message.controller_packet_metadata
@@ -199,6 +227,14 @@ class P4InfoView:
     def profile(self, profile_id: int) -> Profile:
         """Return an action profile by id; INVALID_ARGUMENT if there is none."""
         return _get(self.profiles, profile_id, "action profile")
+
+    def value_set(self, value_set_id: int) -> ValueSet:
+        """Return a value set by id; INVALID_ARGUMENT if there is none."""
+        return _get(self.value_sets, value_set_id, "value set")
+
+    def digest(self, digest_id: int) -> Digest:
+        """Return a digest by id; INVALID_ARGUMENT if there is none."""
+        return _get(self.digests, digest_id, "digest")
 
     def _profile(self, entry: p4info_pb2.ActionProfile) -> Profile:
         name = entry.preamble.name
@@ -304,3 +340,36 @@ def _array(entry: Any) -> Array:
 def _register(entry: p4info_pb2.Register) -> Array:
     bits = entry.type_spec.bitstring.bit.bitwidth
     return Array(entry.preamble.id, entry.preamble.name, entry.size, bytes=False, packets=False, bits=bits)
+
+
+def _value_set(entry: p4info_pb2.ValueSet) -> ValueSet:
+    name = entry.preamble.name
+    return ValueSet(entry.preamble.id, name, tuple(_match_field(name, field) for field in entry.match))
+
+
+def _digest(entry: p4info_pb2.Digest, types: Any) -> Digest:
+    spec = entry.type_spec
+    shape = spec.WhichOneof("type_spec")
+    members = [spec]
+    if shape == "struct":
+        members = [member.type_spec for member in types.structs[spec.struct.name].members]
+    elif shape == "tuple":
+        members = list(spec.tuple.members)
+    else:
+        shape = None
+    kinds = [_data_kind(member, types) for member in members]
+    known = tuple(kind for kind in kinds if kind is not None)
+    return Digest(entry.preamble.id, entry.preamble.name, shape, known if len(known) == len(kinds) else None)
+
+
+def _data_kind(spec: Any, types: Any) -> str | None:
+    """The member of P4Data that carries a value of a type, None where it is no number on the wire."""
+    kind = spec.WhichOneof("type_spec")
+    if kind == "new_type" and spec.new_type.name in types.new_types:
+        made = types.new_types[spec.new_type.name]
+        if made.WhichOneof("representation") == "original_type":
+            return _data_kind(made.original_type, types)
+        return "bitstring" if made.translated_type.WhichOneof("sdn_type") == "sdn_bitwidth" else None
+    if kind == "bitstring" and spec.bitstring.WhichOneof("type_spec") == "varbit":
+        return None
+    return {"bitstring": "bitstring", "bool": "bool", "serializable_enum": "enum_value"}.get(kind or "")

@@ -50,11 +50,17 @@ def packet_out(header: PacketHeader | None, packet: p4runtime_pb2.PacketOut) -> 
     return codec.pack_bits(bits) + payload
 
 
-def stream_error(error: RpcError, packet: p4runtime_pb2.PacketOut) -> p4runtime_pb2.StreamMessageResponse:
-    """Return the StreamError that answers a refused PacketOut."""
+def error_message(error: RpcError) -> p4runtime_pb2.StreamMessageResponse:
+    """Return a StreamError without what it is about."""
     message = p4runtime_pb2.StreamMessageResponse()
     message.error.canonical_code = error.canonical
     message.error.message = str(error)
     message.error.space = ERROR_SPACE
+    return message
+
+
+def stream_error(error: RpcError, packet: p4runtime_pb2.PacketOut) -> p4runtime_pb2.StreamMessageResponse:
+    """Return the StreamError that answers a refused PacketOut."""
+    message = error_message(error)
     message.error.packet_out.packet_out.CopyFrom(packet)
     return message

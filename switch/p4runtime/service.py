@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,11 +60,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._dataplane = dataplane
         self._arbiter = Arbiter(device_id)
         self._lock = threading.RLock()
-        """Serializes pipeline changes, writes and reads; packets never take it."""
+        """Serializes changes of the pipeline, writes and reads; packets never take it."""
+        self._pushing = threading.Lock()
+        """Serializes pushes, which compile without holding up writes and reads."""
         self._running: Target | None = None
         self._saved: Target | None = None
         self._down: set[int] = set()
         """Ports whose link is down."""
+        self._ports_changed = False
         self._chores = Chores(self._do_chores)
         dataplane.on_packet_in(self._packet_in)
         dataplane.on_port(self._port_changed)
@@ -72,7 +76,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         """End all streams and close what was saved and not committed; the dataplane closes what runs."""
         self._arbiter.stop()
         self._chores.stop()
-        # A program that is being compiled holds the lock; the end of the process does not wait for it.
+        # The end of the process does not wait for whoever holds the lock.
         if self._lock.acquire(timeout=LOCK_LIMIT_S):
             try:
                 if self._saved is not None:
@@ -95,7 +99,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         try:
             self._check_device(request.device_id)
             self._arbiter.check_writer(request)
-            with self._lock:
+            with self._pushing:
                 self._set_pipeline(request)
         except RpcError as error:
             abort(context, error)
@@ -141,6 +145,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                         results.append(None)
                     except RpcError as error:
                         results.append(error)
+            self._chores.wake()
         except RpcError as error:
             abort(context, error)
         if any(result is not None for result in results):
@@ -202,6 +207,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
                     self._arbiter.arbitrate(client, request.arbitration)
                 elif kind == "packet":
                     self._packet_out(client, request.packet)
+                elif kind == "digest_ack":
+                    self._digest_ack(client, request.digest_ack)
         except RpcError as error:
             client.close(error)
         except grpc.RpcError:
@@ -220,6 +227,18 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         except RpcError as error:
             client.put(packetio.stream_error(error, packet))
 
+    def _digest_ack(self, client: Client, ack: p4runtime_pb2.DigestListAck) -> None:
+        try:
+            if not self._arbiter.is_primary(client):
+                raise denied("DigestListAck: Not primary")
+            with self._lock:
+                if self._running is not None:
+                    self._running.digests.acknowledge(ack)
+        except RpcError as error:
+            message = packetio.error_message(error)
+            message.error.digest_list_ack.digest_list_ack.CopyFrom(ack)
+            client.put(message)
+
     def _packet_in(self, frame: bytes) -> None:
         running = self._running
         message = None if running is None else packetio.packet_in(running.view.packet_in, frame)
@@ -229,6 +248,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     # ---- what happens by itself
     def _port_changed(self, port: int, up: bool) -> None:
         (self._down.discard if up else self._down.add)(port)
+        self._ports_changed = True
         self._chores.wake()
 
     def _port_up(self, port: int) -> bool:
@@ -237,9 +257,13 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _do_chores(self) -> float | None:
         with self._lock:
             for target in (self._running, self._saved):
-                if target is not None:
+                if target is not None and self._ports_changed:
                     target.profiles.ports_changed()
-        return None
+            self._ports_changed = False
+            messages, after = self._running.poll(time.monotonic_ns()) if self._running else ([], None)
+        for message in messages:
+            self._arbiter.send_to_primary(message)
+        return None if after is None else after / 1e9
 
     # ---- pipelines
     def _check_device(self, device_id: int) -> None:
@@ -257,12 +281,13 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         if action == Request.COMMIT:
             if request.config.p4_device_config or request.config.HasField("p4info"):
                 raise invalid("COMMIT takes no config: it commits what VERIFY_AND_SAVE saved")
-            if self._saved is None:
-                raise not_found(
-                    "COMMIT: no config was saved; use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT"
-                )
-            saved, self._saved = self._saved, None
-            self._commit(saved)
+            with self._lock:
+                if self._saved is None:
+                    raise not_found(
+                        "COMMIT: no config was saved; use VERIFY_AND_SAVE first, or VERIFY_AND_COMMIT"
+                    )
+                saved, self._saved = self._saved, None
+                self._commit(saved)
         elif action == Request.VERIFY:
             self._make(request.config).device.close()
         elif action == Request.VERIFY_AND_SAVE:
@@ -271,9 +296,10 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             self._commit(self._make(request.config))
         elif action == Request.RECONCILE_AND_COMMIT:
             target = self._make(request.config)
-            if self._running is not None:
-                _replay(self._running, target)
-            self._commit(target)
+            with self._lock:
+                if self._running is not None:
+                    _replay(self._running, target)
+                self._commit(target)
         else:
             raise invalid("Invalid SetForwardingPipelineConfig action")
 
@@ -310,21 +336,24 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         return target
 
     def _save(self, target: Target) -> None:
-        if self._saved is not None:
-            self._saved.device.close()
-        self._saved = target
+        with self._lock:
+            if self._saved is not None:
+                self._saved.device.close()
+            self._saved = target
 
     def _commit(self, target: Target) -> None:
-        try:
-            self._dataplane.attach(target.device)
-        except SwitchError as error:
-            target.device.close()
-            raise RpcError(grpc.StatusCode.INTERNAL, str(error)) from error
-        self._running = target
+        with self._lock:
+            try:
+                self._dataplane.attach(target.device)
+            except SwitchError as error:
+                target.device.close()
+                raise RpcError(grpc.StatusCode.INTERNAL, str(error)) from error
+            self._running = target
+            if self._saved is not None:
+                self._saved.device.close()
+                self._saved = None
+        self._chores.wake()
         log.info("the pipeline is now %s: %d tables", target.device.program.name, len(target.view.tables))
-        if self._saved is not None:
-            self._saved.device.close()
-            self._saved = None
 
 
 def _replay(old: Target, new: Target) -> None:

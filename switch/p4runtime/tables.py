@@ -4,25 +4,27 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from switch.device import Entry, Exact, Group, Lpm, MatchValue, Member, Range, SwitchDevice, Ternary
-from switch.p4runtime import actions, codec, rates
-from switch.p4runtime.errors import already_exists, denied, invalid, not_found, unimplemented
-from switch.p4runtime.p4info import MatchField, MatchKind, P4InfoView, Scope, Table
+from switch.device import Entry, Group, MatchValue, Member, SwitchDevice
+from switch.p4runtime import actions, matches, resources
+from switch.p4runtime.errors import already_exists, denied, invalid, not_found
+from switch.p4runtime.idle import IdleEntries
+from switch.p4runtime.p4info import P4InfoView, Scope, Table
 from switch.p4runtime.profiles import Profiles
 
 
 @dataclass(frozen=True)
 class Cookies:
-    """What the server keeps of an entry for the client and never looks at."""
+    """What the server keeps of an entry for the client."""
 
     controller_metadata: int = 0
     metadata: bytes = b""
+    idle_timeout_ns: int = 0
 
 
 NO_COOKIES = Cookies()
@@ -37,6 +39,7 @@ class Tables:
         self._profiles = profiles
         self._cookies: dict[tuple[int, int | None], Cookies] = {}
         """By (table id, entry handle), None for the default entry."""
+        self._idle = IdleEntries(device)
 
     # ---- writing
     def insert(self, entry: p4runtime_pb2.TableEntry) -> None:
@@ -51,8 +54,7 @@ class Tables:
         if not entry.HasField("action"):
             raise invalid(f"'action' field must be set to insert an entry into {table.name}")
         key, priority = self._key(table, entry)
-        self._check_resources(table, entry)
-        meter = rates.decode(entry.meter_config) if entry.HasField("meter_config") else None
+        direct = resources.decode(table, entry)
         if self._device.table_find(table.name, key, priority) is not None:
             raise already_exists(
                 f"Match entry exists in {table.name}, use MODIFY if you wish to change the action"
@@ -60,10 +62,7 @@ class Tables:
         action, args = self._action(table, entry.action, default=False)
         with self._releasing(table, action):
             handle = self._device.table_insert(table.name, key, action, args, priority)
-        if meter is not None:
-            self._device.direct_meter_set(table.name, handle, meter)
-        if entry.HasField("counter_data"):
-            self._write_counter(table, handle, entry.counter_data)
+        resources.write(self._device, table, handle, direct)
         self._remember(table, handle, entry)
 
     def modify(self, entry: p4runtime_pb2.TableEntry) -> None:
@@ -73,9 +72,8 @@ class Tables:
             self._modify_default(table, entry)
             return
         key, priority = self._key(table, entry)
-        self._check_resources(table, entry)
+        direct = resources.decode(table, entry)
         handle = self._find(table, key, priority)
-        meter = rates.decode(entry.meter_config) if entry.HasField("meter_config") else None
         if entry.HasField("action"):
             if table.const:
                 raise denied(f"Cannot change the action of an entry of {table.name}: its entries are const")
@@ -84,10 +82,7 @@ class Tables:
             with self._releasing(table, action):
                 self._device.table_modify(table.name, handle, action, args)
             self._profiles.release(table.implementation, former)
-        if table.meter is not None:
-            self._device.direct_meter_set(table.name, handle, meter)
-        if entry.HasField("counter_data"):
-            self._write_counter(table, handle, entry.counter_data)
+        resources.write(self._device, table, handle, direct)
         self._remember(table, handle, entry)
 
     def delete(self, entry: p4runtime_pb2.TableEntry) -> None:
@@ -105,9 +100,12 @@ class Tables:
         self._device.table_delete(table.name, handle)
         self._profiles.release(table.implementation, former)
         self._cookies.pop((table.id, handle), None)
+        self._idle.forget((table.name, handle))
 
-    def locate(self, entry: p4runtime_pb2.TableEntry, resource: str) -> tuple[Table, int]:
+    def locate(self, entry: p4runtime_pb2.TableEntry, resource: str) -> tuple[Table, int | None]:
         """Return the table and the handle of the entry that a DirectCounterEntry or DirectMeterEntry names.
+
+        The handle is None for the default entry.
 
         Raises:
             RpcError: NOT_FOUND without such an entry, INVALID_ARGUMENT if the table has no such resource.
@@ -115,23 +113,22 @@ class Tables:
         table = self._view.table(entry.table_id)
         if getattr(table, resource) is None:
             raise invalid(f"Table {table.name} has no direct {resource}")
-        if entry.is_default_action:
-            raise unimplemented(f"The default entry of {table.name} has no direct {resource} on this target")
         key, priority = self._key(table, entry)
+        if entry.is_default_action:
+            return table, None
         return table, self._find(table, key, priority)
 
     # ---- reading
     def read(self, wanted: p4runtime_pb2.TableEntry) -> Iterator[p4runtime_pb2.Entity]:
         """Yield what the filter selects: entries of all tables, of one, a single one, or a default entry."""
-        if wanted.HasField("time_since_last_hit"):
-            raise unimplemented("time_since_last_hit: idle timeouts are not supported")
-        if wanted.HasField("meter_counter_data"):
-            raise unimplemented("meter_counter_data: meters do not count per color")
         if wanted.table_id == 0:
             for table in self._view.tables.values():
                 yield from self._read_table(table, wanted)
             return
         table = self._view.table(wanted.table_id)
+        if wanted.HasField("time_since_last_hit") and (wanted.is_default_action or not table.idle_timeout):
+            what = "The default entry" if wanted.is_default_action else "No entry"
+            raise invalid(f"time_since_last_hit: {what} of {table.name} times out")
         if wanted.is_default_action:
             yield from self._read_default(table, wanted)
         else:
@@ -139,7 +136,7 @@ class Tables:
 
     def select(
         self, wanted: p4runtime_pb2.TableEntry, resource: str
-    ) -> Iterator[tuple[Table, int, p4runtime_pb2.TableEntry]]:
+    ) -> Iterator[tuple[Table, int | None, p4runtime_pb2.TableEntry]]:
         """Yield (table, handle, key-only TableEntry) of the entries whose direct `resource` is to be read.
 
         That is one entry if `wanted` has a match, else all of its table, else those of all tables.
@@ -156,9 +153,18 @@ class Tables:
             tables = [table for table in self._view.tables.values() if getattr(table, resource) is not None]
         for table in tables:
             for entry in self._device.table_entries(table.name):
-                message = p4runtime_pb2.TableEntry(table_id=table.id, priority=entry.priority)
-                self._encode_key(table, entry, message)
-                yield table, entry.handle, message
+                yield table, entry.handle, self._key_of(table, entry)
+
+    def poll(self, now_ns: int) -> tuple[list[p4runtime_pb2.TableEntry], int | None]:
+        """Return the entries that are idle, as a notification names them, and when to look next (idle.py)."""
+        idle, after = self._idle.poll(now_ns)
+        by_name = {table.name: table for table in self._view.tables.values()}
+        messages = []
+        for name, handle in idle:
+            message = self._key_of(by_name[name], self._device.table_entry(name, handle))
+            _set_cookies(message, self._cookies[message.table_id, handle])
+            messages.append(message)
+        return messages, after
 
     def _read_table(self, table: Table, wanted: p4runtime_pb2.TableEntry) -> Iterator[p4runtime_pb2.Entity]:
         single: int | None = None
@@ -183,15 +189,13 @@ class Tables:
                 continue
             entity = p4runtime_pb2.Entity()
             message = entity.table_entry
-            message.table_id, message.priority, message.is_const = table.id, entry.priority, entry.const
-            self._encode_key(table, entry, message)
+            message.CopyFrom(self._key_of(table, entry))
+            message.is_const = entry.const
             self._encode_action(table, entry.action, entry.args, message)
             _set_cookies(message, cookies)
-            if wanted.HasField("counter_data") and table.counter is not None:
-                packets, octets = self._device.direct_counter_read(table.name, entry.handle)
-                message.counter_data.packet_count, message.counter_data.byte_count = packets, octets
-            if wanted.HasField("meter_config") and table.meter is not None:
-                rates.fill(message.meter_config, self._device.direct_meter_get(table.name, entry.handle))
+            resources.read(self._device, table, entry.handle, wanted, message)
+            if wanted.HasField("time_since_last_hit") and table.idle_timeout:
+                message.time_since_last_hit.elapsed_ns = self._idle.idle_ns((table.name, entry.handle))
             yield entity
 
     def _read_default(self, table: Table, wanted: p4runtime_pb2.TableEntry) -> Iterator[p4runtime_pb2.Entity]:
@@ -202,6 +206,7 @@ class Tables:
         if default is not None:
             self._encode_action(table, default[0], default[1], message)
         _set_cookies(message, self._cookies.get((table.id, None), NO_COOKIES))
+        resources.read(self._device, table, None, wanted, message)
         yield entity
 
     # ---- the parts
@@ -211,12 +216,11 @@ class Tables:
             raise invalid("time_since_last_hit must not be set in a WriteRequest")
         if entry.is_const:
             raise invalid("is_const must not be set in a WriteRequest")
-        if entry.HasField("meter_counter_data"):
-            raise unimplemented("meter_counter_data: meters do not count per color")
-        if entry.idle_timeout_ns:
-            if entry.idle_timeout_ns < 0 or not table.idle_timeout:
-                raise invalid(f"idle_timeout_ns must be 0: table {table.name} does not support idle timeout")
-            raise unimplemented(f"idle_timeout_ns of table {table.name}: idle timeouts are not supported")
+        if entry.idle_timeout_ns < 0:
+            raise invalid(f"idle_timeout_ns {entry.idle_timeout_ns} is negative")
+        if entry.idle_timeout_ns and (not table.idle_timeout or table.const or entry.is_default_action):
+            what = f"default entry of {table.name}" if entry.is_default_action else f"table {table.name}"
+            raise invalid(f"idle_timeout_ns must be 0: {what} does not support idle timeout")
         return table
 
     def _modify_default(self, table: Table, entry: p4runtime_pb2.TableEntry) -> None:
@@ -225,15 +229,16 @@ class Tables:
             raise invalid(f"Cannot set or reset the default entry of {table.name}: the table is indirect")
         if table.const_default:
             raise denied(f"Cannot set or reset the default action of {table.name}: it is const")
-        if entry.HasField("counter_data") or entry.HasField("meter_config"):
-            raise unimplemented(f"The default entry of {table.name} has no direct resources on this target")
+        direct = resources.decode(table, entry)
         if entry.HasField("action"):
             action, args = self._action(table, entry.action, default=True)
             assert isinstance(action, str)
             self._device.table_set_default(table.name, action, args)
+            resources.write(self._device, table, None, direct)
             self._remember(table, None, entry)
         else:
             self._device.table_reset_default(table.name)
+            resources.write(self._device, table, None, resources.RESET)
             self._cookies.pop((table.id, None), None)
 
     def _find(self, table: Table, key: list[MatchValue], priority: int | None) -> int:
@@ -243,34 +248,20 @@ class Tables:
         return handle
 
     def _remember(self, table: Table, handle: int | None, entry: p4runtime_pb2.TableEntry) -> None:
-        cookies = Cookies(entry.controller_metadata, entry.metadata)
+        cookies = Cookies(entry.controller_metadata, entry.metadata, entry.idle_timeout_ns)
+        if handle is not None and table.idle_timeout:
+            self._idle.set((table.name, handle), entry.idle_timeout_ns, time.monotonic_ns())
         if cookies != NO_COOKIES:
             self._cookies[table.id, handle] = cookies
         else:
             self._cookies.pop((table.id, handle), None)
-
-    def _check_resources(self, table: Table, entry: p4runtime_pb2.TableEntry) -> None:
-        if entry.HasField("meter_config") and table.meter is None:
-            raise invalid(f"Table {table.name} has no direct meter")
-        if entry.HasField("counter_data") and table.counter is None:
-            raise invalid(f"Table {table.name} has no direct counter")
-
-    def _write_counter(self, table: Table, handle: int, data: p4runtime_pb2.CounterData) -> None:
-        self._device.direct_counter_write(table.name, handle, data.packet_count, data.byte_count)
 
     def _key(self, table: Table, entry: p4runtime_pb2.TableEntry) -> tuple[list[MatchValue], int | None]:
         if entry.is_default_action:
             if entry.match or entry.priority:
                 raise invalid(f"The default entry of {table.name} has neither key nor priority")
             return [], None
-        given: dict[int, Any] = {}
-        for match in entry.match:
-            if match.field_id in given:
-                raise invalid(f"Match field {match.field_id} of {table.name} is there twice")
-            given[match.field_id] = match
-        key = [_match_value(table, field, given.pop(field.id, None)) for field in table.fields]
-        if given:
-            raise invalid(f"Unknown field {next(iter(given))} in the match key of {table.name}")
+        key = matches.decode_all(table.name, table.fields, entry.match)
         if table.has_priority:
             if entry.priority <= 0:
                 raise invalid(
@@ -326,77 +317,15 @@ class Tables:
         else:
             self._profiles.encode(table.implementation, action, message.action)
 
-    def _encode_key(self, table: Table, entry: Entry, message: p4runtime_pb2.TableEntry) -> None:
+    @staticmethod
+    def _key_of(table: Table, entry: Entry) -> p4runtime_pb2.TableEntry:
+        """A message with the match and priority of an entry."""
+        message = p4runtime_pb2.TableEntry(table_id=table.id, priority=entry.priority)
         for field, value in zip(table.fields, entry.key, strict=True):
-            _encode_match(field, value, message)
+            matches.encode(field, value, message)
+        return message
 
 
 def _set_cookies(message: p4runtime_pb2.TableEntry, cookies: Cookies) -> None:
     message.controller_metadata, message.metadata = cookies.controller_metadata, cookies.metadata
-
-
-def _match_value(table: Table, field: MatchField, match: Any) -> MatchValue:
-    """Return the match on one field; `match` is its FieldMatch, None where left out ("don't care")."""
-    what = f"{table.name}.{field.name}"
-    full = (1 << field.bits) - 1
-    kind = field.kind
-    if match is None:
-        if kind is MatchKind.EXACT:
-            raise invalid(f"Missing match on {what}: an exact field cannot be left out")
-        if kind is MatchKind.LPM:
-            return Lpm(0, 0)
-        return Range(0, full) if kind is MatchKind.RANGE else Ternary(0, 0)
-    if match.WhichOneof("field_match_type") != kind.value:
-        raise invalid(
-            f"Invalid match type on {what}: it is {kind.value}, not {match.WhichOneof('field_match_type')}"
-        )
-    if kind is MatchKind.EXACT:
-        return Exact(codec.decode(match.exact.value, field.bits, what))
-    if kind is MatchKind.OPTIONAL:
-        return Ternary(codec.decode(match.optional.value, field.bits, what), full)
-    if kind is MatchKind.LPM:
-        return _lpm(what, field.bits, codec.decode(match.lpm.value, field.bits, what), match.lpm.prefix_len)
-    if kind is MatchKind.TERNARY:
-        value = codec.decode(match.ternary.value, field.bits, what)
-        mask = codec.decode(match.ternary.mask, field.bits, what)
-        if not mask:
-            raise invalid(f"Mask 0 on {what}: leave the field out to match anything")
-        if value & ~mask:
-            raise invalid(f"Value {value:#x} on {what} has bits outside the mask {mask:#x}")
-        return Ternary(value, mask)
-    low = codec.decode(match.range.low, field.bits, what)
-    high = codec.decode(match.range.high, field.bits, what)
-    if low > high:
-        raise invalid(f"Range {low}..{high} on {what} is empty")
-    if low == 0 and high == full:
-        raise invalid(f"The whole range on {what}: leave the field out to match anything")
-    return Range(low, high)
-
-
-def _lpm(what: str, bits: int, value: int, length: int) -> Lpm:
-    if not 0 < length <= bits:
-        why = "leave the field out to match anything" if length == 0 else f"it must lie in 1..{bits}"
-        raise invalid(f"Prefix length {length} on {what}: {why}")
-    if value & ((1 << (bits - length)) - 1):
-        raise invalid(f"Value {value:#x} on {what} has bits beyond its prefix length {length}")
-    return Lpm(value, length)
-
-
-def _encode_match(field: MatchField, value: MatchValue, message: p4runtime_pb2.TableEntry) -> None:
-    """Add the FieldMatch of one field, nothing where it matches anything."""
-    if isinstance(value, Exact):
-        message.match.add(field_id=field.id).exact.value = codec.encode(value.value)
-    elif isinstance(value, Lpm):
-        if value.prefix_len:
-            lpm = message.match.add(field_id=field.id).lpm
-            lpm.value, lpm.prefix_len = codec.encode(value.value), value.prefix_len
-    elif isinstance(value, Range):
-        if (value.low, value.high) != (0, (1 << field.bits) - 1):
-            bounds = message.match.add(field_id=field.id).range
-            bounds.low, bounds.high = codec.encode(value.low), codec.encode(value.high)
-    elif value.mask:
-        if field.kind is MatchKind.OPTIONAL:
-            message.match.add(field_id=field.id).optional.value = codec.encode(value.value)
-        else:
-            ternary = message.match.add(field_id=field.id).ternary
-            ternary.value, ternary.mask = codec.encode(value.value), codec.encode(value.mask)
+    message.idle_timeout_ns = cookies.idle_timeout_ns

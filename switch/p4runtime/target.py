@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from switch import errors as device_errors
 from switch.device import SwitchDevice
 from switch.p4runtime.agreement import agree
 from switch.p4runtime.counters import Counters
+from switch.p4runtime.digests import Digests
 from switch.p4runtime.errors import RpcError, invalid, unimplemented
 from switch.p4runtime.meters import Meters
 from switch.p4runtime.p4info import P4InfoView
@@ -20,12 +22,25 @@ from switch.p4runtime.pre import Replication
 from switch.p4runtime.profiles import Profiles
 from switch.p4runtime.registers import Registers
 from switch.p4runtime.tables import Tables
+from switch.p4runtime.value_sets import ValueSets
 
 INSERT, MODIFY, DELETE = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE
 
-MODIFY_ONLY = ("counter_entry", "direct_counter_entry", "meter_entry", "direct_meter_entry", "register_entry")
+MODIFY_ONLY = (
+    "counter_entry",
+    "direct_counter_entry",
+    "meter_entry",
+    "direct_meter_entry",
+    "register_entry",
+    "value_set_entry",
+)
 
-INSERTED = ("packet_replication_engine_entry", "action_profile_member", "action_profile_group")
+INSERTED = (
+    "packet_replication_engine_entry",
+    "action_profile_member",
+    "action_profile_group",
+    "digest_entry",
+)
 """What a pipeline does not have by itself."""
 
 DEVICE_CODES: tuple[tuple[type[device_errors.DeviceError], grpc.StatusCode], ...] = (
@@ -67,6 +82,8 @@ class Target:
     meters: Meters = field(init=False)
     registers: Registers = field(init=False)
     replication: Replication = field(init=False)
+    value_sets: ValueSets = field(init=False)
+    digests: Digests = field(init=False)
 
     def __post_init__(self) -> None:
         agree(self.view, self.device.program)
@@ -76,6 +93,8 @@ class Target:
         self.meters = Meters(self.view, self.device, self.tables)
         self.registers = Registers(self.view, self.device)
         self.replication = Replication(self.device)
+        self.value_sets = ValueSets(self.view, self.device)
+        self.digests = Digests(self.view, self.device)
 
     def write(self, update: p4runtime_pb2.Update) -> None:
         """Apply one update.
@@ -98,6 +117,18 @@ class Target:
             yield from self._read(wanted)
         except device_errors.SwitchError as error:
             raise from_device(error) from error
+
+    def poll(self, now_ns: int) -> tuple[list[p4runtime_pb2.StreamMessageResponse], int | None]:
+        """Return what the primary is to be told, and the nanoseconds until the next look, None for none."""
+        lists, digests_after = self.digests.poll(now_ns)
+        messages = [p4runtime_pb2.StreamMessageResponse(digest=one) for one in lists]
+        idle, idle_after = self.tables.poll(now_ns)
+        if idle:
+            message = p4runtime_pb2.StreamMessageResponse()
+            message.idle_timeout_notification.table_entry.extend(idle)
+            message.idle_timeout_notification.timestamp = time.time_ns()
+            messages.append(message)
+        return messages, min((n for n in (digests_after, idle_after) if n is not None), default=None)
 
     def state(self) -> list[p4runtime_pb2.Update]:
         """Return the updates that bring an empty pipeline to this one's forwarding state.
@@ -140,6 +171,12 @@ class Target:
         for entity in self.read(wanted):
             if entity.counter_entry.data.packet_count or entity.counter_entry.data.byte_count:
                 yield entity
+        wanted = p4runtime_pb2.Entity()
+        wanted.value_set_entry.SetInParent()
+        yield from self.read(wanted)
+        wanted = p4runtime_pb2.Entity()
+        wanted.digest_entry.SetInParent()
+        yield from self.read(wanted)
         for name in ("multicast_group_entry", "clone_session_entry"):
             wanted = p4runtime_pb2.Entity()
             getattr(wanted.packet_replication_engine_entry, name).SetInParent()
@@ -165,6 +202,10 @@ class Target:
             self.meters.modify_direct(entity.direct_meter_entry)
         elif name == "register_entry":
             self.registers.modify(entity.register_entry)
+        elif name == "value_set_entry":
+            self.value_sets.modify(entity.value_set_entry)
+        elif name == "digest_entry":
+            self.digests.write(kind, entity.digest_entry)
         elif name == "action_profile_member":
             self.profiles.write_member(kind, entity.action_profile_member)
         elif name == "action_profile_group":
@@ -188,6 +229,10 @@ class Target:
             return self.meters.read_direct(wanted.direct_meter_entry)
         if name == "register_entry":
             return self.registers.read(wanted.register_entry)
+        if name == "value_set_entry":
+            return self.value_sets.read(wanted.value_set_entry)
+        if name == "digest_entry":
+            return self.digests.read(wanted.digest_entry)
         if name == "action_profile_member":
             return self.profiles.read_members(wanted.action_profile_member)
         if name == "action_profile_group":

@@ -296,7 +296,7 @@ def test_many_entries_come_in_several_messages(client: Controller) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["value_set_entry", "digest_entry", "extern_entry"],
+    ["extern_entry"],
 )
 def test_what_is_not_supported_is_named(client: Controller, name: str) -> None:
     entity = p4.Entity()
