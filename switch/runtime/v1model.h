@@ -68,6 +68,11 @@ static void sw_to_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     sw_egress(r, h, k, port);
 }
 
+/* A copy starts with all of the packet's bytes: simple_switch's truncate() does not pass on to copies. */
+static uint32_t sw_copy_length(uint32_t of_session) {
+    return of_session ? of_session : UINT32_MAX;
+}
+
 /* Leaves h as the last copy's egress did: between copies only what egress can change is put back. */
 static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f, uint32_t truncate) {
     phv *before = (phv *)r->s->phv[1];
@@ -75,7 +80,7 @@ static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f,
     for (uint32_t i = 0; i < f->n; i++) {
         sw_pkt kk = *k;
         sw_pkt_clear(&kk);
-        if (truncate && truncate < kk.truncate) kk.truncate = truncate;
+        kk.truncate = sw_copy_length(truncate);
         if (i > 0) p4_put_back(h, before);
         sm_set_egress_rid(h, f->r[i].rid);
         sw_to_egress(r, h, &kk, f->r[i].port);
@@ -95,7 +100,7 @@ static void sw_egress_clone(sw_run *r, const phv *h, const sw_pkt *k) {
         j->k = *k;
         j->k.data = j->bytes;
         sw_pkt_clear(&j->k);
-        if (f->truncate && f->truncate < j->k.truncate) j->k.truncate = f->truncate;
+        j->k.truncate = sw_copy_length(f->truncate);
         j->port = f->r[i].port;
         sw_push(&r->egress_first, &r->egress_last, j);
     }
@@ -134,7 +139,6 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     const uint8_t *bytes = s->out;
     if (header == 0) bytes = k->data + k->pos;
     else memcpy(s->out + header, k->data + k->pos, payload);
-    if (len > k->truncate) len = k->truncate;
     if (len > SW_MAX_PACKET) {
         s->stats.too_long++;
         return;
@@ -149,7 +153,7 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
         return;
     }
     s->stats.sent++;
-    r->emit(r->ctx, port, bytes, len);
+    r->emit(r->ctx, port, bytes, len < k->truncate ? len : k->truncate);
 }
 
 static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t ingress_port) {

@@ -215,6 +215,23 @@ def test_truncate_and_exit() -> None:
         assert d.process([(0, b"x")]) == [(1, b"\x01")]  # the action ends, the pipeline does not go on
 
 
+def test_truncate_does_not_reach_copies() -> None:
+    body = [call("truncate", const(2)), assign(field(META, "mcast_grp"), const(3)), to_port(1)]
+    body.append(call("clone_ingress_pkt_to_egress", const(5), const(0)))
+    with SwitchDevice.load(simple([("a", 8)], body).json) as d:
+        d.multicast_set(3, [(2, 0), (3, 1)])
+        d.clone_session_set(5, [(4, 0)])
+        assert d.process([(0, b"abcd")]) == [(4, b"abcd"), (2, b"abcd"), (3, b"abcd")]
+    b = simple([("a", 8)], [to_port(1)])
+    again = [call("truncate", const(2)), assign(field("h", "a"), const(1)), call("recirculate", const(1))]
+    again.append(call("clone_egress_pkt_to_egress", const(5), const(0)))
+    when(b, "again", expr("==", field("h", "a"), const(0)), again, pipeline=1)
+    b.field_list(1, [])
+    with SwitchDevice.load(b.json) as d:
+        d.clone_session_set(5, [(4, 0)])
+        assert d.process([(0, b"\0bcd")]) == [(4, b"\1bcd"), (1, b"\1bcd")]
+
+
 def test_assertions_and_division() -> None:
     holds = expr("!=", field("h", "a"), const(0))
     b = simple([("a", 8)], [call("assert", holds, line=3), to_port(1)])
