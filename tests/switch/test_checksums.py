@@ -201,3 +201,15 @@ def test_verify_and_update(payload: bool) -> None:
         # the condition does not hold: neither checked nor written
         assert d.process([(0, b"\xff\xff\x12\x34" + bytes(5))]) == [(1, b"\xff\xff\x12\x34\0\0\0\x01\0")]
     assert extract("h")["op"] == "extract"
+
+
+@pytest.mark.parametrize("algorithm", ["csum16", "crc32"])
+def test_payload_ends_where_truncate_cuts(algorithm: str) -> None:
+    b = simple([("sum", 32)], [to_port(1), call("truncate", const(6))])
+    b.calculation("calc", algorithm, [{"type": "payload", "value": None}])
+    target = {"target": ["h", "sum"], "type": "generic", "calculation": "calc"}
+    b.root["checksums"] = [{"name": "u", "id": 0, **target, "verify": False, "update": True, "if_cond": None}]
+    with SwitchDevice.load(b.json) as d:
+        ((_, out),) = d.process([(0, bytes(4) + b"some payload!")])
+    # The checksum is of six bytes of payload, of which two are sent: truncate() counts the headers only then.
+    assert out == ALGORITHMS[algorithm](b"some p").to_bytes(4, "big") + b"so"
