@@ -2,8 +2,11 @@
 """Who may write: clients of StreamChannel ranked by election id, as simple_switch_grpc's server ranks them.
 
 The highest election id is primary. When it leaves, the next highest becomes primary (the spec would have
-none). Roles are ignored. Messages to a client wait in a bounded queue: a client that does not read loses
-packets, which are counted, and never holds up the switch.
+none). Roles, which simple_switch_grpc ignores, are the spec's (1.4, 5): each role has a primary of its own,
+and a write names role and election id of one. Without a role.config, and this switch knows none, every role
+has access to the full pipeline: its primary writes anything, sends packets and gets a copy of every message.
+Messages to a client wait in a bounded queue: a client that does not read loses packets, which are counted,
+and never holds up the switch.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import grpc
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from switch.p4runtime.errors import RpcError, exhausted, invalid
+from switch.p4runtime.errors import RpcError, exhausted, invalid, precondition
 
 MAX_CLIENTS = 64
 """Streams served at once; simple_switch_grpc has 16."""
@@ -30,11 +33,17 @@ def election_id(message: p4runtime_pb2.Uint128) -> ElectionId:
     return (message.high, message.low)
 
 
+def role_of(message: p4runtime_pb2.Role) -> str:
+    """Return a role's name, "" for the default one; older clients number roles instead."""
+    return message.name or (f"#{message.id}" if message.id else "")
+
+
 class Client:
     """One StreamChannel: its election id once it has one, and the messages that wait for it."""
 
     def __init__(self, limit: int = QUEUE_LIMIT) -> None:
         self.election: ElectionId | None = None
+        self.role = p4runtime_pb2.Role()
         self.lost = 0
         """Messages dropped because the queue was full."""
         self._limit = limit
@@ -85,7 +94,8 @@ class Arbiter:
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
         self._lock = threading.RLock()
-        self._ranked: list[Client] = []
+        self._roles: dict[str, list[Client]] = {}
+        """The clients of each role that has any, the primary first."""
         self._joined: set[Client] = set()
         self._stopped = False
 
@@ -106,37 +116,50 @@ class Arbiter:
         """Give a client its election id, or a new one, and tell whom it concerns.
 
         Raises:
-            RpcError: INVALID_ARGUMENT if another client has the id; the stream is then to be closed.
+            RpcError: INVALID_ARGUMENT if another client of the role has the id, or the role has a config,
+                FAILED_PRECONDITION if the client has another role; the stream is then to be closed.
         """
-        wanted = election_id(update.election_id)
+        wanted, role = election_id(update.election_id), role_of(update.role)
+        if update.role.HasField("config"):
+            raise invalid(
+                f"Role {role!r}: role.config must be unset; this switch knows none"
+            )
         with self._lock:
+            if client.election is not None and role != role_of(client.role):
+                raise precondition("Role cannot change: open another stream for another role")
             if client.election == wanted:
                 return
-            if any(other.election == wanted for other in self._ranked):
+            ranked = self._roles.setdefault(role, [])
+            if any(other.election == wanted for other in ranked):
                 already = (
                     "New election id already exists" if client.election else "Election id already exists"
                 )
                 raise invalid(f"{already}: {wanted}; take another one")
-            was_primary = bool(self._ranked) and self._ranked[0] is client
-            if client in self._ranked:
-                self._ranked.remove(client)
+            was_primary = bool(ranked) and ranked[0] is client
+            if client in ranked:
+                ranked.remove(client)
             client.election = wanted
-            self._ranked.append(client)
-            self._ranked.sort(key=lambda c: c.election or (0, 0), reverse=True)
-            if was_primary != (self._ranked[0] is client):
-                self._notify(self._ranked)
+            client.role.CopyFrom(update.role)
+            ranked.append(client)
+            ranked.sort(key=lambda c: c.election or (0, 0), reverse=True)
+            if was_primary != (ranked[0] is client):
+                self._notify(ranked, ranked)
             else:
-                self._notify([client])
+                self._notify(ranked, [client])
 
     def leave(self, client: Client) -> None:
         """Forget a client; if it was primary, the next one becomes it and all are told."""
         with self._lock:
             self._joined.discard(client)
-            if client in self._ranked:
-                was_primary = self._ranked[0] is client
-                self._ranked.remove(client)
+            role = role_of(client.role)
+            ranked = self._roles.get(role, [])
+            if client in ranked:
+                was_primary = ranked[0] is client
+                ranked.remove(client)
                 if was_primary:
-                    self._notify(self._ranked)
+                    self._notify(ranked, ranked)
+                if not ranked:
+                    del self._roles[role]
 
     def stop(self) -> None:
         """End every stream and take no more."""
@@ -146,37 +169,43 @@ class Arbiter:
                 client.close(RpcError(grpc.StatusCode.UNAVAILABLE, "the switch is stopping"))
 
     def is_primary(self, client: Client) -> bool:
-        """Say whether this stream's client is the primary."""
+        """Say whether this stream's client is the primary of its role."""
         with self._lock:
-            return bool(self._ranked) and self._ranked[0] is client
+            return any(ranked[0] is client for ranked in self._roles.values() if ranked)
 
     def check_writer(self, request: p4runtime_pb2.WriteRequest) -> None:
-        """Refuse a Write or SetForwardingPipelineConfig that does not come from the primary.
+        """Refuse a Write or SetForwardingPipelineConfig that does not come from its role's primary.
 
         While there is no client at all, a request without election id is accepted, as by simple_switch_grpc.
 
         Raises:
             RpcError: PERMISSION_DENIED "Not primary".
         """
+        role = request.role or (f"#{request.role_id}" if request.role_id else "")
         with self._lock:
-            if not self._ranked:
-                if request.HasField("election_id"):
-                    raise RpcError(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
-            elif self._ranked[0].election != election_id(request.election_id):
-                raise RpcError(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
+            if not self._roles:
+                allowed = not request.HasField("election_id")
+            else:
+                ranked = self._roles.get(role, [])
+                allowed = bool(ranked) and ranked[0].election == election_id(request.election_id)
+        if not allowed:
+            raise RpcError(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
 
     def send_to_primary(self, message: p4runtime_pb2.StreamMessageResponse) -> bool:
-        """Queue a message for the primary; False if there is none or its queue is full."""
+        """Queue a message for each role's primary; False if there is none or all their queues are full."""
         with self._lock:
-            primary = self._ranked[0] if self._ranked else None
-        return primary is not None and primary.put(message)
+            primaries = [ranked[0] for ranked in self._roles.values() if ranked]
+        taken = [primary.put(message) for primary in primaries]
+        return any(taken)
 
-    def _notify(self, clients: list[Client]) -> None:
-        primary = self._ranked[0] if self._ranked else None
+    def _notify(self, ranked: list[Client], clients: list[Client]) -> None:
+        primary = ranked[0] if ranked else None
         for client in clients:
             message = p4runtime_pb2.StreamMessageResponse()
             update = message.arbitration
             update.device_id = self._device_id
+            if role_of(client.role):
+                update.role.CopyFrom(client.role)
             if primary is not None and primary.election is not None:
                 update.election_id.high, update.election_id.low = primary.election
             if client is primary:

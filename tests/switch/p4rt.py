@@ -64,8 +64,9 @@ class Served:
 class Controller:
     """One client: its channel, its stream once arbitrated, and ids by name."""
 
-    def __init__(self, address: str, election: int = 0, device_id: int = DEVICE_ID) -> None:
+    def __init__(self, address: str, election: int = 0, device_id: int = DEVICE_ID, role: str = "") -> None:
         self.device_id = device_id
+        self.role = role
         self.election = p4.Uint128(high=election >> 64, low=election & (2**64 - 1)) if election else None
         self.channel = grpc.insecure_channel(address)
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
@@ -93,6 +94,8 @@ class Controller:
         update = p4.MasterArbitrationUpdate(device_id=self.device_id)
         if self.election is not None:
             update.election_id.CopyFrom(self.election)
+        if self.role:
+            update.role.name = self.role
         self.send(arbitration=update)
         return self.receive().arbitration
 
@@ -105,6 +108,7 @@ class Controller:
             device_id=self.device_id,
             action=p4.SetForwardingPipelineConfigRequest.Action.Value(action),
             election_id=self.election,
+            role=self.role,
         )
         if action != "COMMIT" or config:
             request.config.p4info.CopyFrom(config.get("p4info", p4info()))
@@ -123,7 +127,11 @@ class Controller:
     def write(self, *updates: p4.Update, atomicity: int = 0) -> None:
         self.stub.Write(
             p4.WriteRequest(
-                device_id=self.device_id, election_id=self.election, updates=updates, atomicity=atomicity
+                device_id=self.device_id,
+                role=self.role,
+                election_id=self.election,
+                updates=updates,
+                atomicity=atomicity,
             ),
             timeout=LIMIT,
         )

@@ -50,7 +50,7 @@ def served() -> Iterator[Served]:
 def connect(served: Served) -> Iterator[Connect]:
     clients: list[Controller] = []
 
-    def make(election: int = 0, **options: int) -> Controller:
+    def make(election: int = 0, **options: Any) -> Controller:
         clients.append(Controller(served.address, election, **options))
         return clients[-1]
 
@@ -118,6 +118,40 @@ def test_only_the_primary_writes(connect: Connect) -> None:
     primary.set_pipeline()
     assert code(lambda: backup.write(update(INSERT))) == "PERMISSION_DENIED"
     assert backup.read(p4.Entity(table_entry=p4.TableEntry()))
+
+
+def drop(client: Controller, mac: int) -> p4.Update:
+    return table(INSERT, client.entry("l2", {1: ("exact", mac)}, client.action("drop")))
+
+
+def test_each_role_has_a_primary(served: Served, connect: Connect) -> None:
+    default, first, second = connect(5), connect(5, role="routes"), connect(3, role="routes")
+    assert [client.arbitrate().status.code for client in (default, first)] == [0, 0]
+    answer = second.arbitrate()
+    assert (answer.status.code, answer.election_id.low, answer.role.name) == (6, 5, "routes")
+    default.set_pipeline()
+    first.write(drop(first, 1))
+    default.write(drop(default, 2))
+    assert code(lambda: second.write(drop(second, 3))) == "PERMISSION_DENIED"
+    assert code(lambda: connect(5, role="nobody").write(drop(first, 3))) == "PERMISSION_DENIED"
+    default.write(table(INSERT, default.entry("l2", {1: ("exact", 9)}, default.action("to_controller", 1))))
+    served.receive(1, ethernet(9))
+    assert [client.receive().packet.payload for client in (default, first)] == [ethernet(9)] * 2
+    first.close()
+    assert second.receive().arbitration.status.code == 0
+    second.write(drop(second, 3))
+
+
+def test_a_stream_keeps_its_role(connect: Connect) -> None:
+    client = connect(1, role="routes")
+    client.arbitrate()
+    client.role = "acls"
+    assert code(client.arbitrate) == "FAILED_PRECONDITION"
+    other = connect(1)
+    update = p4.MasterArbitrationUpdate(device_id=DEVICE_ID, election_id=p4.Uint128(low=1))
+    update.role.config.type_url = "type.googleapis.com/some.Scheme"
+    other.send(arbitration=update)
+    assert code(other.receive) == "INVALID_ARGUMENT"
 
 
 def test_without_streams_no_election_id_is_needed(connect: Connect) -> None:
