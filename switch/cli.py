@@ -42,6 +42,7 @@ def stf_command(
     test: Annotated[
         Path, typer.Argument(help="packets and commands in p4c's STF", exists=True, dir_okay=False)
     ],
+    trace: Annotated[bool, typer.Option("--trace", help="tell what happens to each packet")] = False,
 ) -> None:
     """Run a p4c test file on a program: exit code 0 if every packet comes out as expected."""
     from switch.device import SwitchDevice
@@ -49,8 +50,10 @@ def stf_command(
     from switch.stf import StfRunner
 
     try:
-        with SwitchDevice.load(program) as device:
+        with SwitchDevice.load(program, trace=trace) as device:
             result = StfRunner(device).run(test.read_text())
+            for event in device.trace() if trace else ():
+                typer.echo(event)
     except (SwitchError, OSError, UnicodeDecodeError) as error:
         typer.echo(f"switch: error: {error}", err=True)
         raise typer.Exit(1) from error

@@ -17,12 +17,13 @@ from switch import ir
 from switch.arrays import Arrays
 from switch.build import build
 from switch.emit import emit_program
-from switch.errors import DeviceError, LoadError
-from switch.library import LOG_LINE, STATS, Result, StatsC, open_library, words
+from switch.errors import DeviceError, LoadError, NoSuchEntry
+from switch.library import LOG_LINE, STATS, TRACE_ROOM, Result, StatsC, open_library, words
 from switch.load import load_program
 from switch.profiles import Profiles
 from switch.replication import Replication
 from switch.tables import Tables, u64
+from switch.trace import Decoder, Event
 from switch.value_sets import SetMember, ValueSets
 from switch.values import (
     Colors,
@@ -69,6 +70,7 @@ class SwitchDevice:
         cpu_port: int | None = None,
         drop_port: int = DROP_PORT,
         clock: Callable[[], int] | None = None,
+        trace: bool = False,
     ) -> None:
         """From a compiled program; use `load`."""
         self.program = program
@@ -92,6 +94,9 @@ class SwitchDevice:
         self._digest_words = max(
             [64, *(sum((w + 63) // 64 for w in _widths(d)) for d in program.digests.values())]
         )
+        self._decoder = Decoder(program, self._entry_or_none) if trace else None
+        if trace and self._lib.sw_trace_start(self._sw):
+            raise DeviceError(f"no memory to trace {program.name!r}: load it without trace")
         self._tick()
         self._tables.restart()
 
@@ -104,16 +109,18 @@ class SwitchDevice:
         drop_port: int = DROP_PORT,
         clock: Callable[[], int] | None = None,
         extra_flags: Sequence[str] = (),
+        trace: bool = False,
     ) -> SwitchDevice:
         """Load bmv2 JSON: text (starts with `{`), or a path to it.
 
         `clock` gives microseconds since the start (for tests); without it the monotonic clock does.
-        `extra_flags` go to the C compiler. Raises `LoadError` for a program that cannot be run, `BuildError`
-        where cc fails.
+        `extra_flags` go to the C compiler. With `trace` the program is compiled such that it reports what it
+        does, see `trace` and `process_traced`; it is slower then. Raises `LoadError` for a program that
+        cannot be run, `BuildError` where cc fails.
         """
         program = load_program(_text(json))
-        library = build(emit_program(program), extra_flags=extra_flags)
-        return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock)
+        library = build(emit_program(program, trace=trace), extra_flags=extra_flags)
+        return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock, trace=trace)
 
     def _handle(self) -> int:
         if self._sw is None:
@@ -145,6 +152,18 @@ class SwitchDevice:
                 out.append((r.ports[i], blob[at : at + size]))
                 at += size
         return out
+
+    def process_traced(
+        self, packets: Iterable[tuple[int, bytes]]
+    ) -> tuple[list[tuple[int, bytes]], list[Event]]:
+        """As `process`, with all that happened to these packets. Raises DeviceError as `trace` does."""
+        self.trace()
+        out: list[tuple[int, bytes]] = []
+        events: list[Event] = []
+        for packet in packets:
+            out += self.process([packet])
+            events += self.trace()
+        return out, events
 
     def process_batch(
         self, ports: NDArray[np.uint16], lengths: NDArray[np.uint32], data: NDArray[np.uint8]
@@ -416,6 +435,24 @@ class SwitchDevice:
         while self._lib.sw_log_take(self._handle(), line):
             out.append(line.value.decode(errors="replace"))
         return out
+
+    def trace(self) -> list[Event]:
+        """Take what happened to packets, oldest first; there is room for some 20,000 events.
+
+        Raises DeviceError for a device that was loaded without `trace`.
+        """
+        if self._decoder is None:
+            raise DeviceError("this device keeps no trace: load it with trace=True")
+        taken, lost = (ctypes.c_uint64 * TRACE_ROOM)(), ctypes.c_uint64()
+        with self._lock:
+            n = self._lib.sw_trace_take(self._handle(), taken, ctypes.byref(lost))
+            return self._decoder.events(taken[:n], lost.value)
+
+    def _entry_or_none(self, table: str, handle: int) -> Entry | None:
+        try:
+            return self._tables.entry(table, handle)
+        except NoSuchEntry:
+            return None
 
     def stats(self) -> Stats:
         """What the device counted."""

@@ -10,6 +10,7 @@ from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_parser import Parsers
+from switch.emit_trace import Trace
 from switch.emit_writes import Writes
 from switch.errors import LoadError
 from switch.widths import Bounds
@@ -35,29 +36,32 @@ TARGET_FIELDS = {
 }
 
 
-def emit_program(program: ir.Program) -> str:
-    """The whole C file. Raises `LoadError` for an expression that this switch cannot compute."""
+def emit_program(program: ir.Program, *, trace: bool = False) -> str:
+    """The whole C file, with `trace` one that reports what it does.
+
+    Raises `LoadError` for an expression that this switch cannot compute.
+    """
     try:
-        return _program(program)
+        return _program(program, Trace(program, on=trace))
     except RecursionError as e:
         raise LoadError(
             "an expression", "it is nested too deeply: use variables for its parts", program.name
         ) from e
 
 
-def _program(program: ir.Program) -> str:
+def _program(program: ir.Program, trace: Trace) -> str:
     layout, bounds = Layout(program), Bounds()
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
-    actions = Actions(layout, bounds, calculations)
+    actions = Actions(layout, bounds, calculations, trace)
     calcs = Calculations(program, layout, bounds)
-    parsers = Parsers(program, layout, bounds, actions)
-    controls = Controls(program, layout, bounds, action_names, calculations)
+    parsers = Parsers(program, layout, bounds, actions, trace)
+    controls = Controls(program, layout, bounds, action_names, calculations, trace)
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"
-        '#include "runtime.h"\n',
+        f'{"#define SW_TRACED" if trace.on else ""}\n#include "runtime.h"\n',
         layout.declarations(),
         _target_fields(program, layout, bounds),
         *(calcs.calculation(c, calculations[n]) for n, c in program.calculations.items()),

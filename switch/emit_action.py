@@ -7,6 +7,7 @@ from switch import ir
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
 from switch.emit_roll import REPETITIONS, Roll, Rolled, Roller
+from switch.emit_trace import Trace
 from switch.primitives import PRIMITIVES, Context
 from switch.primitives_arrays import read_register, write_register
 from switch.widths import Bounds
@@ -80,10 +81,11 @@ def assigns(body: tuple[ir.Call, ...], start: int, stops: set[int]) -> int:
 class Actions:
     """Emits actions, and the primitives of parser and deparser."""
 
-    def __init__(self, layout: Layout, bounds: Bounds, calculations: dict[str, str]) -> None:
+    def __init__(self, layout: Layout, bounds: Bounds, calculations: dict[str, str], trace: Trace) -> None:
         self.layout = layout
         self.bounds = bounds
         self.calculations = calculations
+        self.trace = trace
         self._roller = Roller(layout.register_place)
 
     def context(self) -> Context:
@@ -120,6 +122,8 @@ class Actions:
             c.position = i
             note = c_comment(str(action.body[i].source))
             self._comment(b, note)
+            if action.body[i].op in ("mark_to_drop", "drop"):
+                self.trace.event(b, "MARK", action.id, i)
             self.call(c, b, action.body[i])
             i += 1
         if len(action.body) in labels:

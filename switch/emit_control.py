@@ -6,6 +6,7 @@ from __future__ import annotations
 from switch import ir
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
+from switch.emit_trace import Trace
 from switch.widths import Bounds
 
 
@@ -28,8 +29,10 @@ class Controls:
         bounds: Bounds,
         actions: dict[int, str],
         calculations: dict[str, str],
+        trace: Trace,
     ) -> None:
         self.program = program
+        self.trace = trace
         self.calculations = calculations
         self.layout = layout
         self.bounds = bounds
@@ -57,6 +60,7 @@ class Controls:
                 elif isinstance(node, ir.Branch):
                     self._branch(b, node, labels, following)
                 else:
+                    self.trace.action(b, node.action, "NULL")
                     b.line(f"{self.actions[node.action.id]}(s, k, h, NULL);")
                     self._exit(b)
                     self._goto(b, labels, node.next, following)
@@ -110,7 +114,7 @@ class Controls:
 
     def _branch(self, b: Block, node: ir.Branch, labels: dict[str, str], following: str | None) -> None:
         x = Expressions(self.layout, self.bounds, node.source)
-        condition = x.truth(b, node.condition)
+        condition = self.trace.condition(b, node, x.truth(b, node.condition))
         with b.nest(f"if ({condition})"):
             self._goto(b, labels, node.then, None)
         self._goto(b, labels, node.otherwise, following)
@@ -127,7 +131,9 @@ class Controls:
             action = t.default_action
             assert action is not None
             if action.body:
-                b.line(f"{self.actions[action.id]}(s, k, h, {self._const_args(b, t)});")
+                args = self._const_args(b, t)
+                self.trace.action(b, action, args)
+                b.line(f"{self.actions[action.id]}(s, k, h, {args});")
                 self._exit(b)
             after = t.next_miss[0] if t.next_miss is not None else t.next[action.id]
             self._goto(b, labels, after, following)
@@ -151,14 +157,20 @@ class Controls:
         else:
             b.line("int64_t action = e != NULL ? (int64_t)e->action : t->default_action;")
             b.line("const uint64_t *args = e != NULL ? e->args : t->default_args;")
+        self.trace.table(b, t, words[-1])
         self._on_hit(x, b, t)
         actions = list(
             {a.id: a for a in [*t.actions, *([t.default_action] if t.default_action else [])]}.values()
         )
         with b.nest("switch (action)"):
             for a in actions:
-                if a.body:
-                    b.line(f"case {a.id}: {self.actions[a.id]}(s, k, h, args); break;")
+                call = f"{self.actions[a.id]}(s, k, h, args);" if a.body else ""
+                if self.trace.on:
+                    b.line(f"case {a.id}:")
+                    self.trace.action(b, a, "args")
+                    b.line(f"{call} break;")
+                elif call:
+                    b.line(f"case {a.id}: {call} break;")
             b.line("default: (void)args; break;")
         self._exit(b)
         self._next(b, t, actions, labels, following)

@@ -8,6 +8,7 @@ from switch.emit_action import Actions
 from switch.emit_bytes import load_fields, store_fields
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
+from switch.emit_trace import Trace
 from switch.load_parser import key_width
 from switch.primitives_headers import header_bytes, mark_valid
 from switch.widths import Bounds
@@ -26,8 +27,11 @@ CORE_ERRORS = (
 class Parsers:
     """Emits p4_parse and p4_deparse."""
 
-    def __init__(self, program: ir.Program, layout: Layout, bounds: Bounds, actions: Actions) -> None:
+    def __init__(
+        self, program: ir.Program, layout: Layout, bounds: Bounds, actions: Actions, trace: Trace
+    ) -> None:
         self.program = program
+        self.trace = trace
         self.layout = layout
         self.bounds = bounds
         self.actions = actions
@@ -46,16 +50,20 @@ class Parsers:
         b.line("unsigned budget = SW_PARSER_BUDGET;")
         b.line("(void)budget;")
         b.line(f"goto {labels[p.start]};" if p.start is not None else "goto done;")
-        for name, state in p.states.items():
+        for i, (name, state) in enumerate(p.states.items()):
             b.label(labels[name])
+            self.trace.event(b, "STATE", i)
             b.line(f"/* {c_comment(name)} */")
             self.fail(b, "ParserTimeout", "--budget == 0")
             with b.nest(""):
                 self._state(c.expressions, b, state, labels)
         b.label("done")
+        if self.trace.on:
+            with b.nest("if (k->error)"):
+                self.trace.event(b, "PARSER_ERROR", "k->error")
         checks = [k for k in self.program.checksums if k.verify]
         for k in checks:
-            self._verify(b, k)
+            self._verify(b, k, self.program.checksums.index(k))
         return (
             f"static void p4_parse(sw *s, sw_pkt *k, phv *h) {{\n    (void)s;\n    (void)h;\n{b.text()}}}\n"
         )
@@ -193,15 +201,36 @@ class Parsers:
             b.line(f"{own}.valid = 1;")
             b.line(f"h->{name}.next++;")
         b.line(f"k->pos += {size};")
+        if self.trace.on:
+            self.trace.event(b, "EXTRACT", self._number(b, op, name), size)
 
-    def _verify(self, b: Block, k: ir.Checksum) -> None:
+    def _number(self, b: Block, op: ir.Extract, name: str) -> str:
+        """C expression: the id of the header that was extracted."""
+        if op.stack is not None:
+            ids = [e.id for e in op.stack.elements]
+        elif op.union_stack is not None:
+            ids = [u.members[op.member].id for u in op.union_stack.elements]
+        else:
+            assert op.header is not None
+            return str(_header(op.header).id)
+        b.line(f"static const uint32_t ids[] = {{{', '.join(map(str, ids))}}};")
+        return f"ids[h->{name}.next - 1]"
+
+    def _verify(self, b: Block, k: ir.Checksum, number: int) -> None:
         x = Expressions(self.layout, self.bounds, k.source)
         with b.nest(""):
             conditions = [x.validity(b, k.target.header)]
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
             call = f"{self.actions.calculations[k.calculation.name]}(s, k, h)"
-            conditions.append(f"{call} != {x.exact(b, k.target).code}")
+            wrong = f"{call} != {x.exact(b, k.target).code}"
+            if self.trace.on:
+                with b.nest(f"if ({' && '.join(conditions)})"):
+                    b.line(f"const bool wrong = {wrong};")
+                    self.trace.event(b, "CHECKSUM", number, "!wrong")
+                    b.line("if (wrong) k->checksum_error = 1;")
+                return
+            conditions.append(wrong)
             b.line(f"if ({' && '.join(conditions)}) k->checksum_error = 1;")
 
     # ---- deparser
@@ -238,6 +267,16 @@ class Parsers:
     def header_bytes(self) -> int:
         """The most bytes that the deparser emits."""
         return sum((h.type.max_bits + 7) // 8 for h in self.program.deparser.order)
+
+
+def _header(ref: ir.HeaderRef) -> ir.Header:
+    """What a parser's plain extract takes: a header, or a member of a union."""
+    if ref.header is not None:
+        return ref.header
+    if ref.union is not None:
+        return (ref.union.union or ref.union.example).members[ref.member]
+    assert ref.stack is not None
+    return ref.stack.elements[0]
 
 
 def _test(value: int, mask: int, code: str, width: int, tw: int) -> str | None:

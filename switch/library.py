@@ -11,6 +11,7 @@ from switch.errors import BuildError
 
 ABI = 1
 LOG_LINE = 240
+TRACE_ROOM = 1 << 17
 STATS = ("received", "sent", "too_long", "over_budget", "faults", "digests_lost")
 
 
@@ -76,6 +77,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "sw_session_set": (c_int, (c_void_p, c_uint32, POINTER(Replica), c_uint32, c_uint32, c_int)),
     "sw_digest_take": (c_uint32, (c_void_p, POINTER(c_uint32), _U64S, c_uint32)),
     "sw_log_take": (c_int, (c_void_p, c_char_p)),
+    "sw_trace_start": (c_int, (c_void_p,)),
+    "sw_trace_take": (c_size_t, (c_void_p, _U64S, _U64S)),
     "sw_stats_read": (None, (c_void_p, POINTER(StatsC))),
     "sw_result_free": (None, (POINTER(Result),)),
     "sw_run_rows": (

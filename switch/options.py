@@ -145,8 +145,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     general.add_argument("--log-console", action="store_true", help="log to the standard output")
     general.add_argument("--log-file", metavar="FILE", type=Path, help="log to a file")
     general.add_argument(
-        "-L", "--log-level", choices=LOG_LEVELS, default="info", help="default info", metavar="LEVEL"
-    )
+        "-L", "--log-level", choices=LOG_LEVELS, default="info", metavar="LEVEL",
+        help="default info; trace tells what happens to each packet, and makes the switch slower",
+    )  # fmt: skip
     return general, target
 
 

@@ -19,11 +19,12 @@ from switch.options import Options, parse
 from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
 from switch.ports import Ports, io_library
+from switch.trace_log import TRACE, TraceLog
 
 log = logging.getLogger("switch")
 
 LEVELS = {
-    "trace": logging.DEBUG - 5,
+    "trace": TRACE,
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warn": logging.WARNING,
@@ -40,6 +41,7 @@ class RunningSwitch:
         self._options = options
         self._ports: Ports | None = None
         self._server: P4RuntimeServer | None = None
+        self._trace = TraceLog() if logging.getLogger("switch").isEnabledFor(TRACE) else None
 
     @property
     def grpc_port(self) -> int:
@@ -64,6 +66,9 @@ class RunningSwitch:
         if self._server is not None:
             self._server.stop()
             self._server = None
+        if self._trace is not None:
+            self._trace.stop()
+            self._trace = None
         if self._ports is not None:
             self._report(self._ports)
             self._ports.close()
@@ -82,7 +87,13 @@ class RunningSwitch:
         server.start()
 
     def _load(self, json: bytes) -> SwitchDevice:
-        return SwitchDevice.load(json, cpu_port=self._options.cpu_port, drop_port=self._options.drop_port)
+        options, trace = self._options, self._trace
+        device = SwitchDevice.load(
+            json, cpu_port=options.cpu_port, drop_port=options.drop_port, trace=trace is not None
+        )
+        if trace is not None:
+            trace.add(device)
+        return device
 
     def _report(self, ports: Ports) -> None:
         for number, stats in ports.stats().items():
@@ -141,7 +152,7 @@ def end_children(parent: int) -> None:
 
 
 def set_up_logging(options: Options) -> None:
-    """Send the log where the command line says; without either, only warnings go to standard error.
+    """Send the log where the command line says; without either, warnings and a trace go to standard error.
 
     Raises:
         SwitchError: the file cannot be written.
@@ -157,7 +168,9 @@ def set_up_logging(options: Options) -> None:
         handler = logging.StreamHandler(sys.stdout)
     else:
         handler = logging.StreamHandler(sys.stderr)
-        level = max(level, logging.WARNING)
+        if options.log_level != "trace":
+            level = max(level, logging.WARNING)
+    logging.addLevelName(TRACE, "TRACE")
     logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[handler], force=True)
 
 

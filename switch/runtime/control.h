@@ -7,6 +7,7 @@
 #ifndef P4REDUCE_CONTROL_H
 #define P4REDUCE_CONTROL_H
 
+#define SW_RUNTIME
 #include "runtime.h"
 
 sw *sw_new(uint32_t drop_port, uint64_t seed);
@@ -48,6 +49,8 @@ int sw_session_set(sw *s, uint32_t session, const sw_replica *r, uint32_t n, uin
 
 uint32_t sw_digest_take(sw *s, uint32_t *list, uint64_t *value, uint32_t words);
 int sw_log_take(sw *s, char *line);
+int sw_trace_start(sw *s);
+size_t sw_trace_take(sw *s, uint64_t *words, uint64_t *lost);
 void sw_stats_read(sw *s, sw_stats *out);
 
 /* A batch from packed rows into a growing result; see device.py. */

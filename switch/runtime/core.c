@@ -105,6 +105,7 @@ void sw_free(sw *s) {
     free(s->scratch);
     free(s->out);
     free(s->log);
+    free(s->trace);
     pthread_cond_destroy(&s->turn);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -382,6 +383,7 @@ int sw_log_take(sw *s, char *line) {
 }
 
 void sw_fault(sw *s, sw_pkt *k, const char *what, const char *where) {
+    if (!k->fault) sw_trace(s, SW_T_FAULT, (uintptr_t)what, (uintptr_t)where, NULL, 0);
     if (!k->fault) sw_logf(s, "packet dropped: %s%s%s", what, where[0] ? " at " : "", where);
     k->fault = 1;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "switch.h"
+#include "trace.h"
 #include "wide.h"
 
 /* Limits on what one injected packet may cause; beyond them work is cut off and counted. */
@@ -21,6 +22,7 @@
 #define SW_DIGEST_QUEUE 4096u
 #define SW_LOG_QUEUE 256u
 #define SW_LOG_LINE 240u
+#define SW_TRACE_ROOM (1u << 17) /* words */
 
 #define SW_LIKELY(x) __builtin_expect(!!(x), 1)
 #define SW_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -200,6 +202,9 @@ struct sw {
     uint32_t digests;
     uint32_t log_first, log_count;
     char (*log)[SW_LOG_LINE];
+    uint64_t *trace; /* of traced programs */
+    size_t trace_used;
+    uint64_t trace_lost; /* events */
     sw_stats stats;
 };
 

@@ -40,6 +40,7 @@ static sw_job *sw_job_new(sw_run *r, const uint8_t *data, uint32_t len) {
     sw_job *j = r->pending < SW_MAX_PENDING ? aligned_alloc(64, bytes) : NULL;
     if (j == NULL) {
         r->s->stats.over_budget++;
+        SW_TRACE(r->s, DROPPED, SW_D_BUDGET, 0);
         return NULL;
     }
     r->pending++;
@@ -62,7 +63,10 @@ static void sw_push(sw_job **first, sw_job **last, sw_job *j) {
 static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port);
 
 static void sw_to_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
-    if (sm_get_priority(h) != 0) return; /* simple_switch has one queue a port and drops other priorities */
+    if (sm_get_priority(h) != 0) { /* simple_switch has one queue a port and drops other priorities */
+        SW_TRACE(r->s, DROPPED, SW_D_PRIORITY, 0);
+        return;
+    }
     sm_set_enq_timestamp(h, r->s->now_us);
     sm_set_enq_qdepth(h, 0);
     sw_egress(r, h, k, port);
@@ -89,6 +93,7 @@ static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f,
 
 static void sw_egress_clone(sw_run *r, const phv *h, const sw_pkt *k) {
     const sw_fanout *f = &r->s->sessions[k->clone_session & 0x7fff];
+    SW_TRACE(r->s, CLONE, k->clone_session & 0x7fff, f->present ? f->n : 0);
     for (uint32_t i = 0; f->present && i < f->n; i++) {
         sw_job *j = sw_job_new(r, k->data, k->len);
         if (j == NULL) return;
@@ -110,8 +115,10 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     sw *s = r->s;
     if (r->egress_passes++ >= SW_MAX_EGRESS_PASSES) {
         s->stats.over_budget++;
+        SW_TRACE(s, DROPPED, SW_D_BUDGET, 0);
         return;
     }
+    SW_TRACE_WORDS(s, EGRESS, port, sm_get_egress_rid(h), (uint64_t[]){sm_get_instance_type(h)}, 1);
     sm_set_egress_global_timestamp(h, s->now_us);
     sm_set_deq_timedelta(h, 0);
     sm_set_deq_qdepth(h, 0);
@@ -123,16 +130,21 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     p4_egress(s, k, h);
     if (k->fault) {
         s->stats.faults++;
+        SW_TRACE(s, DROPPED, SW_D_FAULT, 0);
         return;
     }
     if (k->clone_session) {
         sw_egress_clone(r, h, k);
         k->clone_session = 0;
     }
-    if (sm_get_egress_spec(h) == s->drop_port) return;
+    if (sm_get_egress_spec(h) == s->drop_port) {
+        SW_TRACE(s, DROPPED, SW_D_EGRESS, 0);
+        return;
+    }
     uint32_t header = p4_deparse(s, k, h, s->out);
     if (k->fault) {
         s->stats.faults++;
+        SW_TRACE(s, DROPPED, SW_D_FAULT, 0);
         return;
     }
     uint32_t payload = k->len - k->pos, len = header + payload;
@@ -141,9 +153,11 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     else memcpy(s->out + header, k->data + k->pos, payload);
     if (len > SW_MAX_PACKET) {
         s->stats.too_long++;
+        SW_TRACE(s, DROPPED, SW_D_TOO_LONG, 0);
         return;
     }
     if (k->recirculate_list) {
+        SW_TRACE(s, RECIRCULATE, 0, 0);
         sw_job *j = sw_job_new(r, bytes, len);
         if (j == NULL) return;
         p4_copy_list(k->recirculate_list, &j->h, h);
@@ -152,6 +166,7 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
         sw_push(&r->first, &r->last, j);
         return;
     }
+    SW_TRACE(s, SENT, port, len);
     s->stats.sent++;
     r->emit(r->ctx, port, bytes, len < k->truncate ? len : k->truncate);
 }
@@ -159,6 +174,7 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
 static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t ingress_port) {
     sw *s = r->s;
     const sw_fanout *f = &s->sessions[k->clone_session & 0x7fff];
+    SW_TRACE(s, CLONE, k->clone_session & 0x7fff, f->present ? f->n : 0);
     if (!f->present || f->n == 0) return;
     /* The clone starts from the original bytes: they are parsed again, knowing only the ingress port
      * (behavioral-model issue 795), then all metadata goes and the field list comes. */
@@ -170,6 +186,7 @@ static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t 
     p4_parse(s, &kk, c);
     if (kk.fault) {
         s->stats.faults++;
+        SW_TRACE(s, DROPPED, SW_D_FAULT, 0);
         return;
     }
     p4_reset_metadata(c);
@@ -186,6 +203,7 @@ static void sw_ingress(sw_run *r, phv *h, sw_pkt *k, uint32_t ingress_port) {
     if (!k->fault) p4_ingress(s, k, h);
     if (k->fault) {
         s->stats.faults++;
+        SW_TRACE(s, DROPPED, SW_D_FAULT, 0);
         return;
     }
     if (k->clone_session) {
@@ -194,10 +212,12 @@ static void sw_ingress(sw_run *r, phv *h, sw_pkt *k, uint32_t ingress_port) {
         k->clone_list = 0;
     }
     if (k->digest_list) {
+        SW_TRACE(s, DIGEST, k->digest_list, 0);
         p4_digest(s, k->digest_list, h);
         k->digest_list = 0;
     }
     if (k->resubmit_list) {
+        SW_TRACE(s, RESUBMIT, 0, 0);
         sw_job *j = sw_job_new(r, k->data, k->len);
         if (j == NULL) return;
         p4_copy_list(k->resubmit_list, &j->h, h);
@@ -210,11 +230,16 @@ static void sw_ingress(sw_run *r, phv *h, sw_pkt *k, uint32_t ingress_port) {
     if (group != 0) {
         const sw_fanout *f = &s->multicast[group & 0xffff];
         sm_set_instance_type(h, SM_REPLICATION);
-        if (f->present) sw_replicate(r, h, k, f, 0);
+        SW_TRACE(s, MULTICAST, group, f->present ? f->n : 0);
+        if (f->present && f->n > 0) sw_replicate(r, h, k, f, 0);
+        else SW_TRACE(s, DROPPED, SW_D_NO_GROUP, 0);
         return;
     }
     uint32_t port = (uint32_t)sm_get_egress_spec(h);
-    if (port == s->drop_port) return;
+    if (port == s->drop_port) {
+        SW_TRACE(s, DROPPED, SW_D_INGRESS, 0);
+        return;
+    }
     sm_set_instance_type(h, SM_NORMAL);
     sw_to_egress(r, h, k, port);
 }
@@ -239,6 +264,7 @@ static void p4_run(sw *s, const sw_packet *in, sw_emit emit, void *ctx) {
     sm_set_packet_length(h, in->len);
     sm_set_ingress_global_timestamp(h, s->now_us);
     r.ingress_passes = 1;
+    SW_TRACE_WORDS(s, RECEIVED, in->port, in->len, &s->stats.received, 1);
     sw_ingress(&r, h, &k, in->port);
     sw_drain(&r);
     while (r.first != NULL) {
@@ -246,9 +272,11 @@ static void p4_run(sw *s, const sw_packet *in, sw_emit emit, void *ctx) {
         r.first = j->next;
         if (j->next == NULL) r.last = NULL;
         if (r.ingress_passes++ < SW_MAX_INGRESS_PASSES) {
+            SW_TRACE(s, INGRESS, sm_get_instance_type(&j->h), 0);
             sw_ingress(&r, &j->h, &j->k, in->port);
             sw_drain(&r);
         } else {
+            SW_TRACE(s, DROPPED, SW_D_BUDGET, 0);
             s->stats.over_budget++;
         }
         r.pending--;
