@@ -10,11 +10,12 @@ option = $(if $($1),--$2 "$($1)")
 OPTIONS = $(call option,WORKERS,workers) $(call option,ELEMENTS,elements) $(call option,LOSS,loss) \
 	$(call option,SEED,seed) $(call option,SWITCH,switch) $(if $(filter-out 0 no,$(KEEP)),--keep) $(call option,PCAP,pcap)
 
-.PHONY: help setup run test test-slow lint p4 clean
+.PHONY: help setup run test test-slow fuzz lint p4 clean
 help:
 	@echo 'make run        train through the network (needs root; WORKERS ELEMENTS LOSS SEED SWITCH KEEP PCAP)'
 	@echo 'make test       run every test that can run here'
 	@echo 'make test-slow  run the long set'
+	@echo 'make fuzz       random packets through the embedded switch under sanitizers, for SECONDS=60'
 	@echo 'make setup lint p4 clean'
 setup:
 	@sh ./setup.sh setup
@@ -24,6 +25,9 @@ test: setup
 	@sh ./setup.sh test -m 'not slow'
 test-slow: setup
 	@sh ./setup.sh test -m slow
+fuzz: SECONDS = 60
+fuzz: setup
+	@$(PY) -m tests.switch.fuzz $(SECONDS)
 lint: setup
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check

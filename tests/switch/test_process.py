@@ -69,6 +69,17 @@ def running(count: int, *words: str) -> Iterator[tuple[Process, list[Link]]]:
             link.close()
 
 
+def test_a_trace_goes_to_the_log(tmp_path: Path) -> None:
+    log, program = tmp_path / "log", FIXTURES / "forward.json"
+    with running(2, "-L", "trace", "--log-file", str(log), str(program)) as (switch, links):
+        links[0].send(ethernet(1))
+        assert links[1].silent()
+        assert switch.end()[0] == 0
+    told = [line.partition("TRACE switch.trace: ")[2] for line in log.read_text().splitlines()]
+    assert "packet 1: received on port 0, 21 bytes" in told
+    assert "packet 1: dropped: at the end of ingress (forward.p4:92)" in told
+
+
 def test_it_forwards_once_a_pipeline_is_pushed(tmp_path: Path) -> None:
     with running(3, "--no-p4", "--pcap", str(tmp_path)) as (switch, links):
         assert switch.ready.startswith(f"switch: device {DEVICE_ID} is ready: P4Runtime on {switch.address}")

@@ -21,6 +21,14 @@ def test_run_hands_its_arguments_on_as_they_are(monkeypatch: pytest.MonkeyPatch)
     assert given == [words]
 
 
+def test_stf_tells_what_happened_where_it_is_asked_to() -> None:
+    words = ["stf", str(FIXTURES / "forward.json"), str(FIXTURES / "forward.stf")]
+    told = CliRunner().invoke(app, [*words, "--trace"]).output.splitlines()
+    assert told[0].startswith("packet 1: received on port ")
+    assert told[-2].startswith(("packet 2: sent on port ", "packet 2: dropped"))
+    assert not any(line.startswith("packet") for line in CliRunner().invoke(app, words).output.splitlines())
+
+
 def test_stf(tmp_path: Path) -> None:
     program, test = FIXTURES / "forward.json", FIXTURES / "forward.stf"
     good = CliRunner().invoke(app, ["stf", str(program), str(test)])
