@@ -8,6 +8,7 @@ that compile the same program at once both get a whole one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shlex
@@ -82,13 +83,18 @@ def _digest(parts: Sequence[bytes | str]) -> str:
     return h.hexdigest()[:32]
 
 
-def _run(command: list[str], what: str) -> None:
+def _run(command: list[str], what: str, folder: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         raise BuildError(f"compiling {what} took more than {TIMEOUT:.0f} s") from None
     except OSError as e:
         raise BuildError(f"cannot run {command[0]}: {e}") from e
+    if done.returncode != 0 and os.strerror(errno.ENOSPC) in done.stderr:
+        raise BuildError(
+            f"compiling {what} failed: no space left in {folder} or {tempfile.gettempdir()}; make room, "
+            "or set XDG_CACHE_HOME and TMPDIR to other folders"
+        )
     if done.returncode != 0:
         raise BuildError(f"compiling {what} failed:\n{done.stderr[-4000:]}")
 
@@ -101,7 +107,7 @@ def _into_cache(target: Path, make: list[str], what: str) -> None:
     except OSError as e:
         raise BuildError(f"cannot write to the cache folder {target.parent}: {e}") from e
     try:
-        _run([name if a == "{out}" else a for a in make], what)
+        _run([name if a == "{out}" else a for a in make], what, target.parent)
         os.replace(name, target)
     except OSError as e:
         raise BuildError(f"cannot write {target}: {e}") from e
