@@ -31,7 +31,7 @@ def bench_switch(
         typer.Option(help="Only sums of packets with so many values, 64 or 256; default: all."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Workers that contribute.")] = 4,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long each rate is measured.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each rate is measured.")] = 2.0,
     as_json: JsonOption = False,
 ) -> None:
     """Packets a second and the time to load a program: the embedded switch, and bmv2 where present.
@@ -251,6 +251,7 @@ def _rate_tree(rate: Rate) -> dict[str, Any]:
         "seconds": rate.seconds,
         "window": rate.window,
         "resent": rate.resent,
+        "packets_per_cpu_s": rate.packets_per_cpu_s,
         "sender_idle": rate.sender_idle,
         "switch_cpus": rate.switch_cpus,
     }

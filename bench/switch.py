@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,12 +78,17 @@ class Rate:
     sender_idle: float | None = None
     """Share of the time in which the sender had nothing to do but wait for the switch."""
     switch_cpus: float | None = None
-    """Processors that the switch process kept busy on average."""
+    """Processors that the switch kept busy on average, less than it wanted where others took them."""
 
     @property
     def packets_per_s(self) -> float:
         """Packets that the switch took in a second."""
         return self.packets / self.seconds
+
+    @property
+    def packets_per_cpu_s(self) -> float | None:
+        """Packets for a second of a processor, which depends less on what else runs; None if unknown."""
+        return self.packets / (self.seconds * self.switch_cpus) if self.switch_cpus else None
 
 
 class Measured(ABC):
@@ -245,6 +250,15 @@ class InProcess(Measured):
         self._lengths = np.full(per_batch, size, np.uint32)
         self._raw = [batch.reshape(-1).view(np.uint8).reshape(per_batch, size) for batch in self._frames]
         self._chunks = self._answers = 0
+        self._cpu_s = 0.0
+
+    def warm_up(self) -> None:
+        """See Measured.warm_up."""
+        super().warm_up()
+        self._cpu_s = 0.0
+
+    def _shares(self) -> tuple[float | None, float | None]:
+        return None, self._cpu_s / self.seconds
 
     def _sent(self) -> tuple[int, int, int]:
         return self._chunks, self._answers, 0
@@ -258,11 +272,12 @@ class InProcess(Measured):
 
     def _cycle(self) -> float:
         device, ports, lengths, left = self._device, self._ports, self._lengths, 0
-        start = perf_counter()
+        start, cpu_start = perf_counter(), thread_time()
         for raw in self._raw:
             out_ports, _, out = device.process_batch(ports, lengths, raw)
             left += len(out_ports)
         seconds = perf_counter() - start
+        self._cpu_s += thread_time() - cpu_start
         self._chunks += BATCHES * self._stream.window
         self._answers += left
         self._verify(out_ports, out)

@@ -31,6 +31,7 @@ OURS = f"{switch.NETWORK}-"
 CYCLE = switch.BATCHES * switch.COLUMNS["embedded"].window
 RATE = {
     *("packets_per_s", "packets", "answers", "seconds", "window", "resent", "sender_idle", "switch_cpus"),
+    "packets_per_cpu_s",
 }
 
 
@@ -53,7 +54,7 @@ def test_the_embedded_switch_takes_every_packet(what: work.Work) -> None:
     assert rate.packets % (what.ports * CYCLE) == 0
     assert rate.packets > 0
     assert rate.answers == rate.packets
-    assert (rate.resent, rate.sender_idle, rate.switch_cpus) == (0, None, None)
+    assert (rate.resent, rate.sender_idle) == (0, None)
     assert rate.packets_per_s == rate.packets / rate.seconds
 
 
@@ -168,6 +169,11 @@ def test_ratios_are_of_bmv2s_rate() -> None:
     rates = {name: switch.Rate(name, n, n, 2.0, 16) for name, n in (("embedded", 600), ("bmv2", 40))}
     assert switch.ratios(rates) == {"embedded": 15.0}
     assert switch.ratios({"embedded": rates["embedded"]}) == {}
+
+
+def test_rates_for_a_second_of_a_processor() -> None:
+    assert switch.Rate("x", 600, 600, 2.0, 16, switch_cpus=0.5).packets_per_cpu_s == 600.0
+    assert switch.Rate("x", 600, 600, 2.0, 16, switch_cpus=0.0).packets_per_cpu_s is None
 
 
 @pytest.mark.root
