@@ -101,7 +101,7 @@ void sw_free(sw *s) {
     free(s->multicast);
     free(s->sessions);
     digests_clear(s);
-    for (int i = 0; i < 4; i++) free(s->phv[i]);
+    for (int i = 0; i < 3; i++) free(s->phv[i]);
     free(s->scratch);
     free(s->out);
     free(s->log);
@@ -130,7 +130,7 @@ sw *sw_new(uint32_t drop_port, uint64_t seed) {
     ok &= (s->sessions = calloc(32768, sizeof *s->sessions)) != NULL;
     ok &= (s->log = calloc(SW_LOG_QUEUE, sizeof *s->log)) != NULL;
     size_t phv = (p->phv_bytes + 63) / 64 * 64;
-    for (int i = 0; i < 4; i++) ok &= (s->phv[i] = aligned_alloc(64, phv ? phv : 64)) != NULL;
+    for (int i = 0; i < 3; i++) ok &= (s->phv[i] = aligned_alloc(64, phv ? phv : 64)) != NULL;
     ok &= (s->scratch = malloc(p->scratch_bytes + SW_MAX_PACKET + 64)) != NULL;
     ok &= (s->out = malloc(p->header_bytes + SW_MAX_PACKET + 64)) != NULL;
     for (uint32_t i = 0; ok && i < p->ntables; i++) {

@@ -193,7 +193,7 @@ struct sw {
     sw_fanout *multicast;
     sw_fanout *sessions;
     uint8_t *scratch;   /* checksum inputs */
-    uint8_t *phv[4];    /* ingress, egress, clone, spare */
+    uint8_t *phv[3];    /* the packet, what egress may change of it, its clone */
     uint8_t *out;       /* one deparsed packet */
     uint64_t start_ns, fixed_us, random;
     uint64_t now_us;
