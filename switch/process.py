@@ -41,7 +41,7 @@ class RunningSwitch:
         self._options = options
         self._ports: Ports | None = None
         self._server: P4RuntimeServer | None = None
-        self._trace = TraceLog() if logging.getLogger("switch").isEnabledFor(TRACE) else None
+        self._trace: TraceLog | None = None
 
     @property
     def grpc_port(self) -> int:
@@ -76,6 +76,8 @@ class RunningSwitch:
 
     def _start(self) -> None:
         options = self._options
+        if log.isEnabledFor(TRACE):
+            self._trace = TraceLog()
         ports = self._ports = Ports(io_library(), options.cpu_port, join=options.super_packets)
         for number, interface in options.interfaces:
             ports.add(number, interface, options.pcap)

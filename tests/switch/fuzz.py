@@ -21,16 +21,19 @@ from pathlib import Path
 
 from p4src.forms import form
 from switch.build import compiler
-from switch.device import Exact, Lpm, MatchValue, Range, SwitchDevice, Ternary
+from switch.device import Exact, Group, Lpm, MatchValue, Member, Range, SwitchDevice, Ternary
 from switch.errors import BuildError, DeviceError
-from switch.ir import Key
+from switch.ir import Action, Key, Profile
 from tests.dataplane.rig import JOB_PORT, SWITCH_IP, SWITCH_MAC, Rig, host_mac
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
 FLAGS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ARP = bytes.fromhex("ffffffffffff0200000000010806000108000604000102000000000101020304000000000000")
-BATCH = 200
+IPV4 = bytes.fromhex(
+    "020000000002020000000001080045000020000040004011000a0a0000010a00000210041005000c000000000000"
+)
+BATCH = 500
 PUBLIC = "public/"
 INTERESTING = (0, 1, 0x45, 0x46, 0x4F, 0x7F, 0x80, 0xFF, 8, 6, 0xBE)
 
@@ -49,8 +52,12 @@ class Tried:
 # ---- any program: random entries and mutations of what was seen
 
 
-def some_match(r: random.Random, k: Key) -> MatchValue:
-    v = r.getrandbits(k.width) if r.random() < 0.5 else r.randrange(min(1 << k.width, 8))
+def some_match(r: random.Random, k: Key, seen: list[bytes]) -> MatchValue:
+    v = r.getrandbits(k.width) if r.random() < 0.2 else r.randrange(min(1 << k.width, 8))
+    if r.random() < 0.5:  # what stands somewhere in a packet
+        packet = r.choice(seen)
+        at = r.randrange(min(len(packet), 40) + 1)
+        v = int.from_bytes(packet[at : at + (k.width + 7) // 8], "big") & ((1 << k.width) - 1)
     if k.match == "exact":
         return Exact(v)
     if k.match == "lpm":
@@ -60,15 +67,43 @@ def some_match(r: random.Random, k: Key) -> MatchValue:
     return Range(v, r.randint(v, (1 << k.width) - 1))
 
 
-def fill(d: SwitchDevice, r: random.Random, most: int = 60) -> None:
+Choice = str | Member | Group
+
+
+def some_action(r: random.Random, actions: tuple[Action, ...]) -> tuple[str, list[int]]:
+    action = r.choice(actions)
+    return action.name, [
+        r.getrandbits(p.width) if r.random() < 0.5 else r.randrange(2) for p in action.params
+    ]
+
+
+def some_choices(d: SwitchDevice, r: random.Random, profile: Profile) -> list[Choice]:
+    """Members and groups of a profile, changed and taken out again in part."""
+    members = [d.member_add(profile.name, *some_action(r, profile.actions)) for _ in range(4)]
+    d.member_delete(profile.name, members.pop())
+    d.member_modify(profile.name, members[0], *some_action(r, profile.actions))
+    choices: list[Choice] = [Member(m) for m in members]
+    for _ in range(3 if profile.selector is not None else 0):
+        group = d.group_add(profile.name, r.sample(members, r.randrange(len(members) + 1)))
+        d.group_set(profile.name, group, r.sample(members, r.randrange(len(members) + 1)))
+        choices.append(Group(group))
+    return choices
+
+
+def fill(d: SwitchDevice, r: random.Random, seen: list[bytes], most: int = 60) -> None:
     """Random entries, groups and sessions."""
+    choices = {name: some_choices(d, r, p) for name, p in d.program.profiles.items()}
     for t in d.program.tables.values():
-        for _ in range(r.randrange(most) if t.keys and not t.immutable and t.profile is None else 0):
-            action = r.choice(t.actions)
-            args = [r.getrandbits(p.width) if r.random() < 0.5 else r.randrange(2) for p in action.params]
+        for _ in range(r.randrange(most) if t.keys and not t.immutable else 0):
+            action: Choice
+            args: list[int] = []
+            if t.profile is not None:
+                action = r.choice(choices[t.profile.name])
+            else:
+                action, args = some_action(r, t.actions)
             priority = r.randint(1, 9) if t.match in ("ternary", "range") else None
             try:
-                d.table_insert(t.name, [some_match(r, k) for k in t.keys], action.name, args, priority)
+                d.table_insert(t.name, [some_match(r, k, seen) for k in t.keys], action, args, priority)
             except DeviceError:
                 continue
         if r.random() < 0.3 and not t.immutable:
@@ -105,15 +140,16 @@ class AnyProgram:
 
     def __init__(self, d: SwitchDevice, r: random.Random) -> None:
         self._device, self._random = d, r
-        self._starts = [ARP]
+        self._starts = [ARP, IPV4]
         self._seen = list(self._starts)
 
     def batch(self) -> Packets:
         """Fresh entries, and packets for them."""
         r = self._random
         self._device.reset()
-        fill(self._device, r)
-        return [(r.randrange(512), some_packet(r, self._seen)) for _ in range(BATCH)]
+        fill(self._device, r, self._seen)
+        ports = [*range(8), 510, r.randrange(512)]
+        return [(r.choice(ports), some_packet(r, self._seen)) for _ in range(BATCH)]
 
     def learn(self, batch: Packets, out: Packets) -> None:
         """Mutate these, too."""
@@ -287,15 +323,24 @@ def run_all(seconds: float, names: list[str]) -> int:
     return findings
 
 
+def for_seconds(seconds: float) -> Callable[[int], bool]:
+    """A limit that counts from the first batch on, when the program is compiled."""
+    end = 0.0
+
+    def goes_on(packets: int) -> bool:
+        nonlocal end
+        now = time.monotonic()
+        end = end if packets else now + seconds
+        return now < end
+
+    return goes_on
+
+
 def main(words: list[str]) -> int:
     """See the module's text."""
     if words[:1] == ["--one"]:
         name, seed, limit = words[1:]
-        end = time.monotonic() + float(limit[:-1]) if limit.endswith("s") else 0.0
-
-        def goes_on(packets: int) -> bool:
-            return packets < int(limit) if not limit.endswith("s") else time.monotonic() < end or packets == 0
-
+        goes_on = for_seconds(float(limit[:-1])) if limit.endswith("s") else int(limit).__gt__
         print(json.dumps(vars(fuzz(targets()[name], int(seed), goes_on))))
         return 0
     if sanitizer() is None:
