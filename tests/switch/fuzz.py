@@ -181,7 +181,11 @@ class Aggregation:
             rig.workers = r.randint(1, 8)
             rig.join(rig.epoch + r.randint(1, 3))
         self._chunk += r.choice([0, 1, 5, 1 << 31, (1 << 32) - 3])
-        return [self._packet() for _ in range(BATCH)]
+        fresh = [self._packet() for _ in range(BATCH // 5)]
+        again = [
+            (p, mutated(r, b) if r.random() < 0.3 else b) for p, b in r.choices(fresh, k=BATCH - len(fresh))
+        ]
+        return r.sample(fresh + again, BATCH)
 
     def _packet(self) -> tuple[int, bytes]:
         r, rig = self._random, self._rig
