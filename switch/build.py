@@ -17,14 +17,17 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from switch.errors import BuildError
 
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_SOURCES = ("core.c", "tables.c", "slices.c", "trace.c", "profiles.c", "hash.c")
-FLAGS = ("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-g1",
-         "-Wall", "-Wextra", "-Wno-unused-label", "-Wno-logical-not-parentheses")  # fmt: skip
+FLAGS: tuple[str, ...] = (
+    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-g1"),
+    *("-Wall", "-Wextra", "-Wno-unused-label", "-Wno-logical-not-parentheses"),
+)
 TIMEOUT = 300.0
 
 
@@ -142,12 +145,15 @@ def library(
     target = folder / f"{name}-{_digest([*common, *contents, text])}.so"
     if target.exists():
         return target
-    parts = []
+    jobs, parts = [], []
     for source, content in zip(sources, contents, strict=True):
         obj = folder / f"{source.stem}-{_digest([*common, content])}.o"
-        if not obj.exists():
-            _into_cache(obj, [*cc, *flags, f"-I{RUNTIME}", "-c", str(source), "-o", "{out}"], source.name)
         parts.append(str(obj))
+        if not obj.exists():
+            command = [*cc, *flags, f"-I{RUNTIME}", "-c", str(source), "-o", "{out}"]
+            jobs.append((obj, command, source.name))
+    with ThreadPoolExecutor(max(len(jobs), 1)) as pool:
+        list(pool.map(lambda job: _into_cache(*job), jobs))
     if text:
         parts.insert(0, str(_text_file(target.with_suffix(".c"), text)))
     command = [*cc, *flags, f"-I{RUNTIME}", "-shared", "-Wl,-Bsymbolic", *parts, "-lpthread", "-o", "{out}"]

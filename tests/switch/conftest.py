@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A switch served over gRPC for a whole module, and a client that finds it freshly set up."""
+"""A switch served over gRPC for a whole module, a client that finds it freshly set up, and quick compiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from switch import build
 from tests.switch.p4rt import Controller, Served
+
+FLAGS: tuple[str, ...] = build.FLAGS
+QUICK_FLAGS = (*(flag for flag in FLAGS if flag != "-O3"), "-O1", "-g0")
+"""For hundreds of small programs; slow tests, processes and networks compile as users do."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    build.FLAGS = FLAGS if item.get_closest_marker("slow") else QUICK_FLAGS
+
+
+def pytest_runtest_teardown() -> None:
+    build.FLAGS = FLAGS
 
 
 @pytest.fixture(scope="module")

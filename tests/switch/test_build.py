@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import switch.build
 from switch.build import build, cache_folder, library
 from switch.device import SwitchDevice
 from switch.emit import emit_program
@@ -24,6 +25,7 @@ JSON = simple([("a", 8)], [to_port(1)]).json
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(switch.build, "FLAGS", (*switch.build.FLAGS, "-O0"))  # each test compiles all anew
     return tmp_path / "p4reduce"
 
 
@@ -127,7 +129,8 @@ def test_a_broken_cached_file(cache: Path) -> None:
 
 def test_two_processes_at_once(cache: Path) -> None:
     code = (
-        "import sys\nfrom switch.device import SwitchDevice\n"
+        "import sys\nimport switch.build\nfrom switch.device import SwitchDevice\n"
+        f"switch.build.FLAGS = {switch.build.FLAGS}\n"
         "with SwitchDevice.load(sys.stdin.read()) as d:\n    print(d.process([(0, b'x')]))"
     )
     runs = [
@@ -149,4 +152,4 @@ def test_two_processes_at_once(cache: Path) -> None:
 
 
 def test_generated_code_and_runtime_compile_without_warnings(cache: Path) -> None:
-    build(emit_program(load_program(JSON)), extra_flags=("-Werror",))
+    build(emit_program(load_program(JSON)), extra_flags=("-O3", "-Werror"))

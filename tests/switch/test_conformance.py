@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """p4c's public test programs, where they are at hand: each .stf file against the device in process."""
 
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from switch import build
 from switch.device import SwitchDevice
+from switch.emit import emit_program
+from switch.errors import SwitchError
+from switch.load import load_program
 from switch.stf import StfRunner
 
 HERE = Path(__file__).parent
@@ -13,10 +20,40 @@ PROGRAMS = HERE.parents[2] / "shared" / "conformance"
 NAMES = sorted(p.parent.name for p in PROGRAMS.glob("*/*.stf"))
 
 
-@pytest.mark.parametrize(
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> None:
+    """What the chosen tests need, compiled on all cores: one after the other it is half of a cold run."""
+
+    def compile_one(name: str) -> None:
+        with contextlib.suppress(SwitchError):  # the test of this program tells
+            build.build(emit_program(load_program((PROGRAMS / name / f"{name}.json").read_text())))
+
+    items = [i for i in request.session.items if i.path == Path(__file__) and isinstance(i, pytest.Function)]
+    names = {i.callspec.params["name"] for i in items if hasattr(i, "callspec")}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, names & set(NAMES)))
+
+
+every_program = pytest.mark.parametrize(
     "name", NAMES or [pytest.param("none", marks=pytest.mark.skip("../shared/conformance is absent"))]
 )
+
+
+@every_program
+@pytest.mark.usefixtures("compiled")
 def test_public_program(name: str) -> None:
+    check(name)
+
+
+@pytest.mark.slow
+@every_program
+@pytest.mark.usefixtures("compiled")
+def test_public_program_as_users_compile_it(name: str) -> None:
+    assert "-O3" in build.FLAGS
+    check(name)
+
+
+def check(name: str) -> None:
     folder = PROGRAMS / name
     with SwitchDevice.load(folder / f"{name}.json") as device:
         result = StfRunner(device).run((folder / f"{name}.stf").read_text())

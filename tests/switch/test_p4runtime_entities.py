@@ -175,7 +175,7 @@ def test_errors_of_large_batches_still_arrive(client: Controller) -> None:
 
 
 def test_errors_of_a_batch_far_beyond_the_table(client: Controller) -> None:
-    count, size = 20_000, 64
+    count, size = 2_000, 64
     inserts = [
         table(INSERT, client.entry("l2", {1: ("exact", mac)}, client.action("drop"))) for mac in range(count)
     ]
