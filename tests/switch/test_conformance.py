@@ -34,9 +34,13 @@ def compiled(request: pytest.FixtureRequest) -> None:
         list(pool.map(compile_one, names & set(NAMES)))
 
 
-every_program = pytest.mark.parametrize(
-    "name", NAMES or [pytest.param("none", marks=pytest.mark.skip("../shared/conformance is absent"))]
+ABSENT = [pytest.param("none", marks=pytest.mark.skip("../shared/conformance is absent"))]
+every_program = pytest.mark.parametrize("name", NAMES or ABSENT)
+some_programs = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] if i % 5 else []) for i, n in enumerate(NAMES)] or ABSENT,
 )
+"""One in five, the others in the slow set."""
 
 
 @every_program

@@ -23,7 +23,7 @@ from switch.trace import ActionRun, Cloned, ConditionTested, Dropped, Event, Kin
 from switch.trace_log import TRACE, TraceLog
 from tests.dataplane.rig import Rig
 from tests.switch.programs import assign, const, field, pack, simple
-from tests.switch.test_conformance import PROGRAMS, every_program
+from tests.switch.test_conformance import PROGRAMS, some_programs
 
 FORWARD = Path(__file__).parent / "fixtures" / "forward.json"
 ETHERNET = bytes.fromhex("0000000000aa0000000000bb")
@@ -223,7 +223,7 @@ def line_of(name: str, text: str) -> str:
     return f"{name}:{next(i for i, line in enumerate(source, 1) if text in line)}"
 
 
-@every_program
+@some_programs
 def test_tracing_changes_no_packet(name: str) -> None:
     folder = PROGRAMS / name
     with SwitchDevice.load(folder / f"{name}.json", trace=True) as device:
