@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hash algorithms by their JSON name, and the runtime function that computes each (runtime/hash.c).
 
-v1model's HashAlgorithm names crc32, crc32_custom, crc16, crc16_custom, identity, csum16, xor16 and random; p4c
-emits no others, and simple_switch loads no program with random either. crc16_custom and crc32_custom have
-simple_switch's defaults, which are those of crc16 and crc32; their parameters can be changed only over Thrift,
-which this switch does not serve. xor32, crcCCITT, cksum16, xxh64 and the other custom CRCs take a JSON written
-by hand; what else simple_switch has for those (toeplitz, hash_ex, bmv2_hash, round_robin) is refused.
+v1model's HashAlgorithm names crc32, crc32_custom, crc16, crc16_custom, identity, csum16, xor16 and random:
+p4c emits no others, and simple_switch too loads no program with random. crc16_custom and crc32_custom have
+simple_switch's defaults, which are those of crc16 and crc32; their parameters can be changed only over
+Thrift, which this switch does not serve. The rest is for JSON written by hand; of what simple_switch has for
+that, toeplitz, hash_ex, bmv2_hash and round_robin are refused.
 """
 
 HASHES = {
