@@ -121,9 +121,7 @@ class Arbiter:
         """
         wanted, role = election_id(update.election_id), role_of(update.role)
         if update.role.HasField("config"):
-            raise invalid(
-                f"Role {role!r}: role.config must be unset; this switch knows none"
-            )
+            raise invalid(f"Role {role!r}: role.config must be unset; this switch knows none")
         with self._lock:
             if client.election is not None and role != role_of(client.role):
                 raise precondition("Role cannot change: open another stream for another role")
