@@ -12,8 +12,8 @@ from switch import ir
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout
 from switch.emit_expr import Expressions, literal
 
-# fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by one
-# would have to wait for them
+# Fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by
+# one would have to wait for them.
 RUN = 16
 # and in loops of at most so many: sw_sum_run32 adds in 32 bits
 LONGEST_RUN = 65536

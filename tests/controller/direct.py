@@ -27,7 +27,10 @@ class DirectSwitch:
         self.p4info = p4info
         self._device = device
         self._target = Target(
-            p4runtime_pb2.ForwardingPipelineConfig(p4info=p4info.message), P4InfoView(p4info.message), device
+            p4runtime_pb2.ForwardingPipelineConfig(p4info=p4info.message),
+            P4InfoView(p4info.message),
+            device,
+            port_up=lambda _port: True,
         )
 
     def write(self, updates: Sequence[Any]) -> None:

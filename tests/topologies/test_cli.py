@@ -77,7 +77,7 @@ def test_an_interrupt_is_130_and_an_error_has_its_own_code(monkeypatch: pytest.M
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)  # pytest's own handlers stay
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # pytest's own handlers stay
     error = SpecError("x", "y")
     error.exit_code = 3
     for command, code in ((interrupt, 130), (fail, 3)):

@@ -5,11 +5,12 @@ ADDRESS P4INFO PROGRAM P4INFO PROGRAM: the fixtures forward and groups.
 """
 
 import sys
+from typing import Any
 
 import p4runtime_sh.shell as sh
 
 
-def entry(table: str, field: str, value: str, action: str, **params: str) -> object:
+def entry(table: str, field: str, value: str, action: str, **params: str) -> Any:
     made = sh.TableEntry(table)(action=action)
     made.match[field] = value
     for name, param in params.items():
