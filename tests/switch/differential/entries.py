@@ -105,11 +105,10 @@ class Entries:
         action = p4.TableAction()
         action.action.action_id = ref.id
         for param in self.actions[ref.id].params:
-            # Ports, groups and sessions are among the small numbers.
-            small = self.r.random() < 0.6
-            value = (
-                self.r.randrange(8) & (1 << param.bitwidth) - 1 if small else self.values.draw(param.bitwidth)
-            )
+            # Ports have 9 bits; groups and sessions are among the small numbers.
+            small = self.r.random() < (0.9 if param.bitwidth == 9 else 0.6)
+            number = self.r.randrange(len(PORTS)) & (1 << param.bitwidth) - 1
+            value = number if small else self.values.draw(param.bitwidth)
             action.action.params.add(param_id=param.id, value=octets(value))
         return action
 

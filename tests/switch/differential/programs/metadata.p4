@@ -115,7 +115,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             meta.instance_type: ternary;
         }
         actions = {
-            drop;
+            @tableonly drop;
             group;
             mirror;
             NoAction;

@@ -94,7 +94,7 @@ control ingress(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         actions = {
             set(hdr.results.exacts);
             narrow;
-            drop;
+            @tableonly drop;
             @defaultonly NoAction;
         }
         default_action = NoAction();
