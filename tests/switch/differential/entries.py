@@ -123,6 +123,8 @@ class Entries:
         ordered = any(
             f.match_type in (_KINDS.TERNARY, _KINDS.RANGE, _KINDS.OPTIONAL) for f in known.match_fields
         )
+        # None twice: which of two entries wins then is not specified, and with bmv2 hangs on deleted ones.
+        priorities = r.sample(range(1, 1000), PER_TABLE)
         made: list[Any] = []
         for _ in range(r.randint(0, PER_TABLE)):
             if made and r.random() < 0.15:
@@ -135,7 +137,7 @@ class Entries:
                     entry.ClearField("action")
                 self.updates.append(table(kind, entry))
                 continue
-            entry = p4.TableEntry(table_id=known.preamble.id, priority=r.randint(1, 40) if ordered else 0)
+            entry = p4.TableEntry(table_id=known.preamble.id, priority=priorities.pop() if ordered else 0)
             for field in known.match_fields:
                 self._match(entry, field)
             entry.action.CopyFrom(self._action(known, p4info_pb2.ActionRef.DEFAULT_ONLY))

@@ -81,11 +81,15 @@ class InProcess:
     name = "in process"
 
     def __init__(self) -> None:
+        self.made = 0
+        """Packets that left after the last one, those included that no raw socket sees."""
         self.served = Served()
         self.client = Controller(self.served.address)
 
     def put(self, port: int, frame: bytes, wanted: int = 0) -> Packets:
-        return sorted(seen(self.served.receive(port, frame)))
+        out = self.served.receive(port, frame)
+        self.made = len(out)
+        return sorted(seen(out))
 
     def left_over(self) -> Packets:
         return []
