@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from switch import ir
 from switch.arrays import Arrays
+from switch.batches import Batches, Rows
 from switch.build import build
 from switch.emit import emit_program
 from switch.errors import DeviceError, LoadError, NoSuchEntry
-from switch.library import LOG_LINE, STATS, TRACE_ROOM, Result, StatsC, open_library, words
+from switch.library import STATS, TRACE_ROOM, StatsC, open_library
 from switch.load import load_program
+from switch.messages import Messages
 from switch.profiles import Profiles
 from switch.replication import Replication
 from switch.tables import Tables, u64
@@ -84,16 +86,13 @@ class SwitchDevice:
             raise DeviceError(
                 f"no memory for the arrays of {program.name!r}: make its registers or counters smaller"
             )
-        self._result = Result()
-        self._result_lock = threading.Lock()
+        self._batches = Batches(self._lib, self._handle, self._tick)
+        self._messages = Messages(program, self._lib, self._handle)
         self._profiles = Profiles(program, self._lib, self._handle, self._lock)
         self._tables = Tables(program, self._lib, self._handle, self._lock, self._profiles)
         self._value_sets = ValueSets(program, self._lib, self._handle, self._lock)
         self._arrays = Arrays(program, self._lib, self._handle)
         self._replication = Replication(self._lib, self._handle, self._lock)
-        self._digest_words = max(
-            [64, *(sum((w + 63) // 64 for w in _widths(d)) for d in program.digests.values())]
-        )
         self._decoder = Decoder(program, self._entry_or_none) if trace else None
         if trace and self._lib.sw_trace_start(self._sw):
             raise DeviceError(f"no memory to trace {program.name!r}: load it without trace")
@@ -135,23 +134,7 @@ class SwitchDevice:
 
     def process(self, packets: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Run (port, bytes) packets to completion in order; what leaves, in order."""
-        items = list(packets)
-        n = len(items)
-        ports = (ctypes.c_uint32 * max(n, 1))(*(p for p, _ in items))
-        lengths = (ctypes.c_uint32 * max(n, 1))(*(len(d) for _, d in items))
-        data = b"".join(d for _, d in items)
-        out: list[tuple[int, bytes]] = []
-        with self._result_lock:
-            self._tick()
-            self._lib.sw_run_packets(self._handle(), n, ports, lengths, data, ctypes.byref(self._result))
-            r = self._checked_result()
-            blob = ctypes.string_at(r.data, r.bytes) if r.bytes else b""
-            at = 0
-            for i in range(r.n):
-                size = r.lengths[i]
-                out.append((r.ports[i], blob[at : at + size]))
-                at += size
-        return out
+        return self._batches.packets(packets)
 
     def process_traced(
         self, packets: Iterable[tuple[int, bytes]]
@@ -167,42 +150,13 @@ class SwitchDevice:
 
     def process_batch(
         self, ports: NDArray[np.uint16], lengths: NDArray[np.uint32], data: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]:
+    ) -> Rows:
         """The same for arrays: uint16[n], uint32[n], uint8[n, stride] -> uint16[m], uint32[m], uint8[m, s].
 
         Row i holds packet i in its first lengths[i] bytes; s is the longest packet's length. Raises
         ValueError for arrays that do not fit together.
         """
-        ports = np.ascontiguousarray(ports, dtype=np.uint16)
-        lengths = np.ascontiguousarray(lengths, dtype=np.uint32)
-        data = np.ascontiguousarray(data, dtype=np.uint8)
-        n = len(ports)
-        if ports.ndim != 1 or lengths.shape != (n,) or data.ndim != 2 or data.shape[0] != n:
-            raise ValueError(
-                f"expected n ports, n lengths and n rows: {ports.shape} {lengths.shape} {data.shape}"
-            )
-        if n and int(lengths.max()) > data.shape[1]:
-            raise ValueError(f"a length of {int(lengths.max())} in rows of {data.shape[1]} bytes")
-        with self._result_lock:
-            self._tick()
-            r = self._result
-            self._lib.sw_run_rows(
-                self._handle(), n, ports.ctypes.data, lengths.ctypes.data, data.ctypes.data, data.shape[1],
-                ctypes.byref(r),
-            )  # fmt: skip
-            self._checked_result()
-            out_ports = np.empty(r.n, np.uint16)
-            out_lengths = np.empty(r.n, np.uint32)
-            out = np.empty((r.n, r.longest), np.uint8)
-            self._lib.sw_result_rows(
-                ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data, out.ctypes.data, r.longest
-            )
-        return out_ports, out_lengths, out
-
-    def _checked_result(self) -> Result:
-        if self._result.failed:
-            raise DeviceError("no memory for the packets that leave: process fewer at a time")
-        return self._result
+        return self._batches.rows(ports, lengths, data)
 
     @property
     def c_process(self) -> int:
@@ -413,28 +367,11 @@ class SwitchDevice:
 
     def digests(self, limit: int = 1024) -> list[Digest]:
         """Take up to `limit` queued digest samples, oldest first."""
-        out: list[Digest] = []
-        number, values = ctypes.c_uint32(), words([0] * self._digest_words)
-        while len(out) < limit:
-            got = self._lib.sw_digest_take(self._handle(), ctypes.byref(number), values, self._digest_words)
-            if got == 0:
-                break
-            d = self.program.digests[number.value]
-            fields, at = [], 0
-            for width in _widths(d):
-                n = (width + 63) // 64
-                fields.append(sum(values[at + i] << (64 * i) for i in range(n)))
-                at += n
-            out.append(Digest(d.name, tuple(fields)))
-        return out
+        return self._messages.digests(limit)
 
     def log(self) -> list[str]:
         """Take what the program (log_msg) and the runtime (dropped packets) had to say, oldest first."""
-        line = ctypes.create_string_buffer(LOG_LINE)
-        out = []
-        while self._lib.sw_log_take(self._handle(), line):
-            out.append(line.value.decode(errors="replace"))
-        return out
+        return self._messages.log()
 
     def trace(self) -> list[Event]:
         """Take what happened to packets, oldest first; there is room for some 20,000 events.
@@ -471,9 +408,9 @@ class SwitchDevice:
 
     def close(self) -> None:
         """Free the device; further calls raise DeviceError. Stop every C loop that uses it first."""
-        with self._lock, self._result_lock:
+        with self._lock, self._batches.lock:
             if self._sw is not None:
-                self._lib.sw_result_free(ctypes.byref(self._result))
+                self._batches.free()
                 self._lib.sw_free(self._sw)
                 self._sw = None
 
@@ -486,7 +423,7 @@ class SwitchDevice:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_sw", None) is not None and hasattr(self, "_result_lock"):
+        if getattr(self, "_sw", None) is not None and hasattr(self, "_batches"):
             self.close()
 
 
@@ -499,7 +436,3 @@ def _text(json: str | bytes | Path) -> str | bytes:
         return Path(json).read_bytes()
     except (OSError, ValueError) as e:
         raise LoadError(f"file {str(json)[:80]!r}", f"cannot read it: {e}") from e
-
-
-def _widths(d: ir.FieldList) -> list[int]:
-    return [e.width if isinstance(e, ir.Constant) else e.field.width for e in d.elements]

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets through a device in batches: lists of bytes, or numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from switch.errors import DeviceError
+from switch.library import Result
+
+Rows = tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]
+"""Ports, lengths, and packets as rows."""
+
+
+class Batches:
+    """Runs batches through one device, one at a time: they share the memory for what leaves."""
+
+    def __init__(self, lib: ctypes.CDLL, handle: Callable[[], int], tick: Callable[[], None]) -> None:
+        """`tick` is called before each batch, to set the device's clock."""
+        self._lib = lib
+        self._handle = handle
+        self._tick = tick
+        self._result = Result()
+        self.lock = threading.Lock()
+        """Held while a batch runs."""
+
+    def packets(self, packets: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """See SwitchDevice.process."""
+        items = list(packets)
+        n = len(items)
+        ports = (ctypes.c_uint32 * max(n, 1))(*(p for p, _ in items))
+        lengths = (ctypes.c_uint32 * max(n, 1))(*(len(d) for _, d in items))
+        data = b"".join(d for _, d in items)
+        out: list[tuple[int, bytes]] = []
+        with self.lock:
+            self._tick()
+            self._lib.sw_run_packets(self._handle(), n, ports, lengths, data, ctypes.byref(self._result))
+            r = self._checked()
+            blob = ctypes.string_at(r.data, r.bytes) if r.bytes else b""
+            at = 0
+            for i in range(r.n):
+                size = r.lengths[i]
+                out.append((r.ports[i], blob[at : at + size]))
+                at += size
+        return out
+
+    def rows(self, ports: NDArray[np.uint16], lengths: NDArray[np.uint32], data: NDArray[np.uint8]) -> Rows:
+        """See SwitchDevice.process_batch."""
+        ports = np.ascontiguousarray(ports, dtype=np.uint16)
+        lengths = np.ascontiguousarray(lengths, dtype=np.uint32)
+        data = np.ascontiguousarray(data, dtype=np.uint8)
+        n = len(ports)
+        if ports.ndim != 1 or lengths.shape != (n,) or data.ndim != 2 or data.shape[0] != n:
+            raise ValueError(
+                f"expected n ports, n lengths and n rows: {ports.shape} {lengths.shape} {data.shape}"
+            )
+        if n and int(lengths.max()) > data.shape[1]:
+            raise ValueError(f"a length of {int(lengths.max())} in rows of {data.shape[1]} bytes")
+        with self.lock:
+            self._tick()
+            r = self._result
+            self._lib.sw_run_rows(
+                self._handle(), n, ports.ctypes.data, lengths.ctypes.data, data.ctypes.data, data.shape[1],
+                ctypes.byref(r),
+            )  # fmt: skip
+            self._checked()
+            out_ports = np.empty(r.n, np.uint16)
+            out_lengths = np.empty(r.n, np.uint32)
+            out = np.empty((r.n, r.longest), np.uint8)
+            self._lib.sw_result_rows(
+                ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data, out.ctypes.data, r.longest
+            )
+        return out_ports, out_lengths, out
+
+    def _checked(self) -> Result:
+        if self._result.failed:
+            raise DeviceError("no memory for the packets that leave: process fewer at a time")
+        return self._result
+
+    def free(self) -> None:
+        """Free the memory for what leaves. The lock must be held."""
+        self._lib.sw_result_free(ctypes.byref(self._result))
