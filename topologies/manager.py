@@ -18,10 +18,10 @@ from typing import Any
 from topologies import preflight, processes
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError, SpecError
-from topologies.record import RUN_ROOT, NetRecord
+from topologies.record import NetRecord
 from topologies.spec import NetworkSpec
 from topologies.targets import choose
-from wire.constants import ELEMENT_CHOICES
+from wire.constants import ELEMENT_CHOICES, RUN_ROOT
 
 BUILD_LIMIT_S = 120.0
 DOWN_LIMIT_S = 30.0

@@ -19,8 +19,8 @@ from typing import Any
 
 from topologies.errors import RecordError
 from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
+from wire.constants import RUN_ROOT
 
-RUN_ROOT = Path("/run/p4reduce")
 RECORD_VERSION = 1
 NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 

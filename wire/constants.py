@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of the packet format and of the data plane that several rooms share (DESIGN.md, Packet format)."""
 
+from pathlib import Path
+
+RUN_ROOT = Path("/run/p4reduce")
+"""Holds a folder for each network that runs: its record, logs and its controller's socket."""
+
 JOB_PORT_BASE = 0xBE00
 """UDP port of job 0; job j has JOB_PORT_BASE + j (SwitchML's range lies inside)."""
 JOBS = 256

@@ -15,7 +15,7 @@ import pytest
 from topologies import record as records
 from topologies.spec import star
 from topologies.targets import Target
-from wire.constants import frame_bytes, job_port
+from wire.constants import RUN_ROOT, frame_bytes, job_port
 
 COMMAND = Path(sys.executable).with_name("p4reduce")
 LIMIT_S = 240.0
@@ -39,7 +39,7 @@ def train(*options: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def left(token: str) -> list[str]:
     """Name the interfaces, processes and records that a run has left."""
     found = [name for name in os.listdir("/sys/class/net") if name.startswith(f"{token}-")]
-    home = str(records.RUN_ROOT / NAME)
+    home = str(RUN_ROOT / NAME)
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().decode(errors="replace")
@@ -141,7 +141,7 @@ def test_a_switch_that_dies_is_named_soon_and_its_log_is_kept(
     assert child.returncode == 1
     assert said.startswith("error: run: switch s1 died")
     assert left(token) == []
-    kept = records.RUN_ROOT / f"{NAME}.failed"
+    kept = RUN_ROOT / f"{NAME}.failed"
     assert str(kept) in out
     assert (kept / "s1.log").exists()
 

@@ -21,6 +21,7 @@ from topologies.errors import NetworkError, RecordError
 from topologies.record import NetRecord, Process
 from topologies.spec import star
 from topologies.targets import Target
+from wire.constants import RUN_ROOT
 
 pytestmark = pytest.mark.root
 
@@ -35,7 +36,7 @@ def look() -> State:
             namespaces.add(os.readlink(entry))
         except OSError:
             continue
-    run = set(os.listdir(records.RUN_ROOT)) if records.RUN_ROOT.exists() else set()
+    run = set(os.listdir(RUN_ROOT)) if RUN_ROOT.exists() else set()
     return set(os.listdir("/sys/class/net")), run, namespaces
 
 
@@ -64,7 +65,7 @@ def name() -> Iterator[str]:
     yield chosen
     if chosen in records.names():
         manager.down(records.load(chosen))
-    failed = records.RUN_ROOT / f"{chosen}.failed"
+    failed = RUN_ROOT / f"{chosen}.failed"
     subprocess.run(["rm", "-rf", failed], check=True)
 
 
@@ -186,7 +187,7 @@ def test_a_switch_that_does_not_start_leaves_only_its_logs(
     said: list[str] = []
     with pytest.raises(NetworkError, match=r"(?s)switch s1 ended with 1.*Add port operation failed"):
         manager.up(star(2), name=name, target="bmv2", elements=64, say=said.append)
-    kept = records.RUN_ROOT / f"{name}.failed"
+    kept = RUN_ROOT / f"{name}.failed"
     assert said[-1].endswith(f"kept in {kept}")
     assert (kept / "s1.log").read_text() == "Add port operation failed\n"
     assert not [interface for interface in look()[0] if interface.startswith(token)]

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How to reach a network's controller: HTTP on a Unix socket in the network's folder, or on TCP with a token.
+
+Namespaces share the file system, so the socket serves every host of the network. Only its owner may open it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from .constants import RUN_ROOT
+from .errors import P4ReduceError
+
+SOCKET = "controller.sock"
+CALL_SECONDS = 30.0
+"""Limit of one call beyond the time that it was asked to wait."""
+
+
+class ControlError(P4ReduceError):
+    """Root of what can go wrong between us and a controller; `where` is the socket or URL."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+class UnreachableControllerError(ControlError):
+    """No controller answers there."""
+
+
+class RefusedError(ControlError):
+    """The controller refused a call; `kind` names its error's class, `status` is HTTP's."""
+
+    def __init__(self, where: str, status: int, kind: str, message: str) -> None:
+        super().__init__(where, message)
+        self.status = status
+        self.kind = kind
+
+
+def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:
+    """Return the socket of network `net`, or of the only one; UnreachableControllerError if unclear."""
+    if net is not None:
+        return root / net / SOCKET
+    found = sorted(root.glob(f"[!.]*/{SOCKET}"))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UnreachableControllerError(
+            str(root), "no network's controller runs; start a network with: p4reduce net up star"
+        )
+    names = ", ".join(path.parent.name for path in found)
+    raise UnreachableControllerError(str(root), f"several networks run ({names}): say which")
+
+
+class ControlClient:
+    """Calls a controller's API. Use it as a context manager, or `close` it. Not for several threads at once.
+
+    `address` is the socket's path, or an http:// URL with the `token` that its controller was given.
+    """
+
+    def __init__(self, address: Path | str, token: str | None = None) -> None:
+        self.where = str(address)
+        remote = self.where.startswith(("http://", "https://"))
+        self._client = httpx.Client(
+            transport=None if remote else httpx.HTTPTransport(uds=self.where),
+            base_url=self.where if remote else "http://controller",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=CALL_SECONDS,
+            trust_env=False,  # a proxy of the environment is not for this machine's switches
+        )
+
+    def call(self, method: str, path: str, body: Any = None, *, wait: float = 0.0, **query: Any) -> Any:
+        """Return the JSON of the answer; `wait` is how long the controller was asked to take.
+
+        Raises UnreachableControllerError, RefusedError.
+        """
+        asked = {name: value for name, value in query.items() if value is not None}
+        try:
+            answer = self._client.request(method, path, json=body, params=asked, timeout=CALL_SECONDS + wait)
+        except httpx.TimeoutException:
+            raise UnreachableControllerError(
+                self.where,
+                f"waited {CALL_SECONDS + wait:g} s for the controller at {self.where} "
+                f"to answer {method} {path}; see its log",
+            ) from None
+        except httpx.HTTPError as error:
+            raise UnreachableControllerError(
+                self.where,
+                f"no controller answers at {self.where} ({error}); is its network up? (p4reduce net status)",
+            ) from error
+        if answer.is_success:
+            return answer.json()
+        try:
+            told = answer.json()
+            message, kind = str(told["error"]), str(told.get("kind", ""))
+        except (ValueError, KeyError, TypeError):
+            message, kind = f"{method} {path} failed: {answer.status_code} {answer.reason_phrase}", ""
+        raise RefusedError(self.where, answer.status_code, kind, message)
+
+    def text(self, path: str) -> str:
+        """Return the text of a page that is not JSON, as /metrics. Raises as `call`."""
+        try:
+            answer = self._client.get(path)
+        except httpx.HTTPError as error:
+            raise UnreachableControllerError(
+                self.where, f"no controller answers at {self.where} ({error})"
+            ) from error
+        if not answer.is_success:
+            raise RefusedError(self.where, answer.status_code, "", f"GET {path} failed: {answer.status_code}")
+        return answer.text
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._client.close()
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
