@@ -17,7 +17,8 @@ def check(program: ir.Program) -> None:
     """Verify a whole program."""
     for action in program.actions.values():
         _body(action.body, f"action {action.name!r}", jumps=len(action.body))
-        _no_lookahead(action.body, f"action {action.name!r}", action.source)
+        for call in action.body:
+            _no_lookahead(call.args, f"action {action.name!r}", action.source)
     for state in program.parser.states.values():
         calls = [op for op in state.ops if isinstance(op, ir.Call)]
         _body(calls, f"parser state {state.name!r}", jumps=None)

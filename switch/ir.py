@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from switch.ir_values import (
     Arg,
@@ -468,7 +469,7 @@ class Program:
     profiles: dict[str, Profile] = field(default_factory=dict)
     aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def tables(self) -> dict[str, Table]:
         """All tables by name, ingress first."""
         return {

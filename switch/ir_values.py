@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, cached_property
 
 # ---- headers
 
@@ -32,11 +33,12 @@ class HeaderType:
     fields: tuple[Field, ...]
 
     def index(self, name: str) -> int:
-        """Position of a field; KeyError when there is none."""
-        for i, f in enumerate(self.fields):
-            if f.name == name:
-                return i
-        raise KeyError(name)
+        """Position of a field, the first of its name; KeyError when there is none."""
+        return self._places[name]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {f.name: i for i, f in reversed(list(enumerate(self.fields)))}
 
     @property
     def varbit(self) -> int | None:
@@ -287,12 +289,21 @@ class SameHeader(Expr):
 
 
 def lookaheads(x: object) -> Iterator[Lookahead]:
-    """All lookaheads inside an expression, a place, or anything else of the IR that holds such."""
-    if isinstance(x, Lookahead):
-        yield x
-    elif isinstance(x, tuple):
-        for part in x:
-            yield from lookaheads(part)
-    elif is_dataclass(x) and not isinstance(x, Header | Union | Stack | UnionStack | RegisterArray):
-        for f in fields(x):
-            yield from lookaheads(getattr(x, f.name))
+    """All lookaheads inside an expression, a place, or anything else of the IR that holds such; in any order."""
+    todo = [x]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, Lookahead):
+            yield x
+        elif isinstance(x, tuple):
+            todo += x
+        elif not (isinstance(x, HeaderRef) and x.header is not None):  # those are most, and end here
+            todo += [getattr(x, name) for name in _parts(type(x))]
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    """Names of what an instance may hold a lookahead in."""
+    if not is_dataclass(kind) or issubclass(kind, Header | Union | Stack | UnionStack | RegisterArray):
+        return ()
+    return tuple(f.name for f in fields(kind))

@@ -26,10 +26,17 @@ def source_of(j: Any) -> ir.Source:
     s = j.get("source_info") if isinstance(j, dict) else None
     if not isinstance(s, dict):
         return ir.NOWHERE
-    texts = [s.get(k) for k in ("filename", "source_fragment")]
-    filename, fragment = (t.encode(errors="replace").decode() if isinstance(t, str) else "" for t in texts)
-    line, column = (n if isinstance(n, int) else 0 for n in (s.get("line"), s.get("column")))
-    return ir.Source(filename, line, column, fragment)
+    return ir.Source(
+        _text(s.get("filename")), _int(s.get("line")), _int(s.get("column")), _text(s.get("source_fragment"))
+    )
+
+
+def _text(v: Any) -> str:
+    return v.encode(errors="replace").decode() if isinstance(v, str) else ""
+
+
+def _int(v: Any) -> int:
+    return v if isinstance(v, int) else 0
 
 
 def integer(text: Any, what: str, source: ir.Source) -> int:
@@ -67,7 +74,7 @@ def within(what: str) -> Iterator[None]:
 
 
 def _names(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) == count and all(isinstance(v, str) for v in value)
+    return isinstance(value, list) and len(value) == count and set(map(type, value)) == {str}
 
 
 class Names:
@@ -76,6 +83,7 @@ class Names:
     def __init__(self) -> None:
         self.types: dict[str, ir.HeaderType] = {}
         self.headers: dict[str, ir.Header] = {}
+        self._header_refs: dict[str, ir.HeaderRef] = {}
         self.stacks: dict[str, ir.Stack] = {}
         self.unions: dict[str, ir.Union] = {}
         self.union_stacks: dict[str, ir.UnionStack] = {}
@@ -83,6 +91,13 @@ class Names:
         self.meters: dict[str, ir.MeterArray] = {}
         self.registers: dict[str, ir.RegisterArray] = {}
         self.calculations: dict[str, ir.Calculation] = {}
+        self.objects: dict[str, Mapping[str, ir.Operand]] = {
+            "calculation": self.calculations,
+            "meter_array": self.meters,
+            "counter_array": self.counters,
+            "register_array": self.registers,
+        }
+        """By the types of operands that name them."""
         self.profiles: dict[str, ir.Profile] = {}
         self.aliases: dict[str, tuple[str, str]] = {}
         # what each header is part of: header refs are always made in their stack's or union's terms
@@ -107,10 +122,14 @@ class Names:
 
     def header(self, name: Any, source: ir.Source) -> ir.HeaderRef:
         """A header instance by name."""
+        found = self._header_refs.get(name) if isinstance(name, str) else None
+        if found is not None:
+            return found
         h = self.headers.get(name) if isinstance(name, str) else None
         if h is None:
             raise LoadError(f"header {name!r}", "no such header", str(source))
-        return ir.HeaderRef(header=h)
+        made = self._header_refs[name] = ir.HeaderRef(header=h)
+        return made
 
     def union(self, name: Any, source: ir.Source) -> ir.UnionRef:
         """A header union by name."""
@@ -189,18 +208,13 @@ class Names:
             if not isinstance(value, list):
                 raise LoadError("parameters_vector", f"expected a list, found {value!r:.80}", str(source))
             return ir.Vector(tuple(self.number(v, params, source) for v in value))
-        named: dict[str, dict[str, Any]] = {
-            "calculation": self.calculations,
-            "meter_array": self.meters,
-            "counter_array": self.counters,
-            "register_array": self.registers,
-        }
-        if kind in named:
-            if not isinstance(value, str) or value not in named[kind]:
-                raise LoadError(f"{kind} {value!r:.80}", "no such object", str(source))
-            found: ir.Operand = named[kind][value]
-            return found
-        return self.value(j, params, source)
+        objects = self.objects.get(kind)
+        if objects is None:
+            return self.value(j, params, source)
+        found = objects.get(value) if isinstance(value, str) else None
+        if found is None:
+            raise LoadError(f"{kind} {value!r:.80}", "no such object", str(source))
+        return found
 
     def number(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Expr:
         """A value that must be an integer."""
