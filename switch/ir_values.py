@@ -289,7 +289,7 @@ class SameHeader(Expr):
 
 
 def lookaheads(x: object) -> Iterator[Lookahead]:
-    """All lookaheads inside an expression, a place, or anything else of the IR that holds such; in any order."""
+    """All lookaheads inside anything of the IR that may hold such, in any order."""
     todo = [x]
     while todo:
         x = todo.pop()
