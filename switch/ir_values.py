@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
+from typing import Any
 
 # ---- headers
 
@@ -290,15 +291,15 @@ class SameHeader(Expr):
 
 def lookaheads(x: object) -> Iterator[Lookahead]:
     """All lookaheads inside anything of the IR that may hold such, in any order."""
-    todo = [x]
+    todo: list[Any] = [x]
     while todo:
-        x = todo.pop()
-        if isinstance(x, Lookahead):
-            yield x
-        elif isinstance(x, tuple):
-            todo += x
-        elif not (isinstance(x, HeaderRef) and x.header is not None):  # those are most, and end here
-            todo += [getattr(x, name) for name in _parts(type(x))]
+        part = todo.pop()
+        if isinstance(part, Lookahead):
+            yield part
+        elif isinstance(part, tuple):
+            todo += part
+        elif not (isinstance(part, HeaderRef) and part.header is not None):  # those are most, and end here
+            todo += [getattr(part, name) for name in _parts(type(part))]
 
 
 @cache
