@@ -299,7 +299,7 @@ def lookaheads(x: object) -> Iterator[Lookahead]:
         elif isinstance(part, tuple):
             todo += part
         elif not (isinstance(part, HeaderRef) and part.header is not None):  # those are most, and end here
-            todo += [getattr(part, name) for name in _parts(type(part))]
+            todo += [getattr(part, name) for name in _parts(part.__class__)]
 
 
 @cache
