@@ -80,7 +80,7 @@ def measure(
         connect(record, record.switches[0].name) as client,
         Ranks(record, hosts, "bench.rank", arguments) as ranks,
     ):
-        jobs = job_controller(record, client, EpochStore(record.directory / "epochs.json"))
+        jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
         seats = [seat(record, host, port) for host, port in zip(hosts, ranks.ports(), strict=True)]
         members = jobs.add_job(JOB, seats, choose(record.target).default_window)
         try:

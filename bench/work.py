@@ -67,7 +67,7 @@ class Aggregation(Work):
         prepare(record)
         client = stack.enter_context(connect(record, record.switches[0].name))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-"))
-        jobs = job_controller(record, client, EpochStore(Path(folder, "epochs.json")))
+        jobs = job_controller(record, client, EpochStore(Path(folder, "controller.db")))
         seats = [seat(record, host.name, FIRST_UDP_PORT + i) for i, host in enumerate(record.hosts)]
         members = jobs.add_job(JOB, seats, window)
         verdicts = Program(client.p4info).verdicts

@@ -181,7 +181,7 @@ def _train(
 ) -> Callable[[float], Outcome]:
     hosts = [host.name for host in record.hosts]
     window = choose(record.target).default_window
-    jobs = job_controller(record, client, EpochStore(record.directory / "epochs.json"))
+    jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as folder:
         evidence = [Path(folder, f"rank{rank}.npz") for rank in range(plan.n)]
         arguments = [

@@ -97,7 +97,7 @@ def program(client: SwitchClient) -> Program:
 
 @pytest.fixture
 def jobs(record: NetRecord, client: SwitchClient, tmp_path: Path) -> JobController:
-    return job_controller(record, client, EpochStore(tmp_path / "state.json"))
+    return job_controller(record, client, EpochStore(tmp_path / "state.db"))
 
 
 def seats(record: NetRecord, n: int, first_port: int = 40000) -> list[WorkerSeat]:
@@ -315,7 +315,7 @@ def test_without_grpc_it_is_the_same(
         direct = DirectSwitch(device, P4Info.from_file(chosen.p4info_path))
         program = Program(direct.p4info)
         insert(direct, network_entities(record, "s1", program))
-        alone = JobController(direct, SITE, EpochStore(tmp_path / "direct.json", lambda: 5.0))
+        alone = JobController(direct, SITE, EpochStore(tmp_path / "direct.db", lambda: 5.0))
         members = alone.add_job(JOB, seats(record, 3), WINDOW)
         fabric = MemoryFabric(device.process)
         team = [Worker(m, MemoryTransport(m, fabric, m.rank + 1), timeout=30.0) for m in members]

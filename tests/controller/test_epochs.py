@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import tempfile
 from pathlib import Path
@@ -29,7 +28,7 @@ class Clock:
 @given(st.lists(st.tuples(st.integers(1, 2_000_000), st.booleans()), min_size=1, max_size=8))
 def test_an_epoch_is_the_time_or_one_more_than_the_last(steps: list[tuple[int, bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "state.json"
+        path = Path(folder) / "state.db"
         clock = Clock(0)
         store = EpochStore(path, clock)
         last = 0
@@ -39,27 +38,43 @@ def test_an_epoch_is_the_time_or_one_more_than_the_last(steps: list[tuple[int, b
                 store = EpochStore(path, clock)
             last = max(last + 1, now)
             assert store.begin([]) == last
-            assert json.loads(path.read_text())["last_epoch"] == last
+            assert store.last == EpochStore(path, clock).last == last
 
 
-def test_the_file_is_private_and_replaced_whole(tmp_path: Path) -> None:
-    store = EpochStore(tmp_path / "state.json", Clock(5))
+def test_the_file_is_private(tmp_path: Path) -> None:
+    store = EpochStore(tmp_path / "state.db", Clock(5))
     store.begin([H1])
-    assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
-    assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["state.db"]
+    assert stat.S_IMODE((tmp_path / "state.db").stat().st_mode) == 0o600
 
 
 def test_nothing_is_given_out_that_is_not_on_disk(tmp_path: Path) -> None:
-    store = EpochStore(tmp_path / "absent" / "state.json", Clock(5))
-    with pytest.raises(StateError, match="cannot be written"):
+    with pytest.raises(StateError, match=r"absent/state\.db: the state file cannot be used"):
+        EpochStore(tmp_path / "absent" / "state.db", Clock(5))
+    store = EpochStore(tmp_path / "state.db", Clock(5))
+    (tmp_path / "state.db").unlink()
+    (tmp_path / "state.db").mkdir()
+    with pytest.raises(StateError, match="cannot be used"):
         store.begin([H1])
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"last_epoch": "x", "ports": []}'])
+@pytest.mark.parametrize("text", ["{}", "SQLite format 3, or so it says", "x" * 5000])
 def test_an_unreadable_file_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "state.json").write_text(text)
-    with pytest.raises(StateError, match=r"cannot be read.*remove it when none"):
-        EpochStore(tmp_path / "state.json")
+    (tmp_path / "state.db").write_text(text)
+    with pytest.raises(StateError, match=r"cannot be used.*remove it"):
+        EpochStore(tmp_path / "state.db")
+    assert (tmp_path / "state.db").read_text() == text
+
+
+def test_what_a_job_still_holds_is_in_use_over_a_restart(tmp_path: Path) -> None:
+    clock = Clock(1000)
+    EpochStore(tmp_path / "s", clock).begin([H1])
+    store = EpochStore(tmp_path / "s", clock)
+    store.hold([H1])
+    clock.now = 9000
+    with pytest.raises(BindAgainError, match="is in use by a job"):
+        store.check([H1])
+    store.check([H2])
 
 
 def test_epochs_have_32_bits(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def jobs(switch: FakeSwitch, tmp_path: Path, clock: Clock) -> JobController:
-    return JobController(switch, SITE, EpochStore(tmp_path / "state.json", clock))
+    return JobController(switch, SITE, EpochStore(tmp_path / "state.db", clock))
 
 
 def seats(n: int, first_port: int = 40000, hosts: int = 1) -> list[WorkerSeat]:
@@ -166,7 +166,7 @@ def test_what_somebody_else_installed_is_not_taken_back(
 ) -> None:
     jobs.add_job(1, seats(2), 8)
     held = dict(switch.held)
-    stranger = JobController(switch, SITE, EpochStore(tmp_path / "other.json", clock))
+    stranger = JobController(switch, SITE, EpochStore(tmp_path / "other.db", clock))
     with pytest.raises(WriteError, match="INSERT multicast group 1 of 1: ALREADY_EXISTS"):
         stranger.add_job(2, seats(1, hosts=9), 8)
     assert switch.held == held

@@ -54,7 +54,7 @@ class Net:
         self.ports = list(record.peers("s1"))
 
     def jobs(self) -> JobController:
-        return job_controller(self.record, self.client, EpochStore(self.record.directory / "epochs.json"))
+        return job_controller(self.record, self.client, EpochStore(self.record.directory / "controller.db"))
 
     @contextmanager
     def faults(self, shares: Shares) -> Iterator[None]:

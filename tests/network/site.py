@@ -76,7 +76,7 @@ def install(switch: Switch, record: NetRecord, folder: Path) -> None:
     here = record.switch("s1")
     site = SwitchSite(here.ip, here.mac, record.elements, record.slots)
     folder.mkdir()
-    jobs = JobController(switch, site, EpochStore(folder / "epochs.json", clock=lambda: EPOCH))
+    jobs = JobController(switch, site, EpochStore(folder / "controller.db", clock=lambda: EPOCH))
     jobs.add_job(JOB, [seat(record, f"h{w + 1}", udp_port(w)) for w in range(WORKERS)], WINDOW)
     _install_leaf(switch, record, program)
 
