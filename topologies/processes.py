@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from topologies.record import HostRecord, NetRecord, Process
 
 GRACE_S = 2.0
 _PASSES = 5
+_COMMAND_LIMIT_S = 10.0
 
 
 def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
@@ -33,32 +35,44 @@ def host_popen(record: NetRecord, host: str, argv: Sequence[str], **options: Any
     return subprocess.Popen(host_argv(record, host, argv), **options)
 
 
-def inside(hosts: Iterable[HostRecord]) -> list[Process]:
+def inside(record: NetRecord) -> list[Process]:
     """Return the processes in the hosts' network namespaces, the hosts' own shells included.
 
-    A namespace's inode number is used again once the namespace is gone: where the host's shell is not
-    there to hold it, the host's interface must be.
+    A namespace's inode number is used again once the namespace is gone: where the host's shell is not there
+    to hold it, the other end of the host's link must be in it.
     """
-    held = [host for host in hosts if host.netns is not None]
-    interfaces = {
-        host.netns: None if host.process is not None and host.process.alive() else host.interface
-        for host in held
-    }
+    hosts = {host.netns: host for host in record.hosts if host.netns is not None}
+    ours = {number for number, host in hosts.items() if host.process is not None and host.process.alive()}
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
             namespace = (entry / "ns/net").stat().st_ino
-            if namespace not in interfaces:
+            if namespace not in hosts:
                 continue
-            interface = interfaces[namespace]
-            if interface is None or f"{interface}:" in (entry / "net/dev").read_text():
-                found.append(Process.of(int(entry.name)))
+            process = Process.of(int(entry.name))
         except OSError:
             # It has ended since, or it is a kernel thread.
             continue
+        if namespace not in ours and _linked(record, hosts[namespace], process):
+            ours.add(namespace)
+        if namespace in ours:
+            found.append(process)
     return found
+
+
+def _linked(record: NetRecord, host: HostRecord, process: Process) -> bool:
+    """Say whether the process is where the host's link to its switch ends."""
+    (end,) = record.peers(host.name).values()
+    switch_end = Path("/sys/class/net", record.switch(end.node).ports[end.port], "ifindex")
+    show = ["mnexec", "-a", str(process.pid), "ip", "-json", "link", "show", "dev", host.interface]
+    try:
+        wanted = int(switch_end.read_text())
+        done = subprocess.run(show, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and json.loads(done.stdout)[0].get("link_index") == wanted
 
 
 def end(processes: Iterable[Process], grace_s: float = GRACE_S) -> None:
@@ -88,7 +102,7 @@ def end_guests(record: NetRecord) -> None:
     """End what runs in the hosts apart from their shells, also what enters them meanwhile."""
     shells = {host.process for host in record.hosts}
     for _ in range(_PASSES):
-        guests = [process for process in inside(record.hosts) if process not in shells]
+        guests = [process for process in inside(record) if process not in shells]
         if not guests:
             return
         end(guests)
@@ -118,4 +132,6 @@ def _present(record: NetRecord) -> list[str]:
 
 
 def _run_quietly(argv: Sequence[str]) -> None:
-    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=10, check=False)
+    subprocess.run(
+        argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_COMMAND_LIMIT_S, check=False
+    )

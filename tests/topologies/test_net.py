@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,30 +25,18 @@ from wire.constants import RUN_ROOT
 
 pytestmark = pytest.mark.root
 
-State = tuple[set[str], set[str], set[str]]
+
+def left_of(record: NetRecord, held: Sequence[Process]) -> list[str]:
+    """Return what is there of a network: its interfaces, its names below /run/p4reduce, its processes.
+
+    `held` are those that its namespaces had: a namespace goes with its last process, and its number may be
+    another's by now, as other tests of this machine may run beside this one.
+    """
+    interfaces = [name for name in os.listdir("/sys/class/net") if name.startswith(record.token)]
+    run = [name for name in os.listdir(RUN_ROOT) if name.startswith(record.name)]
+    return [*interfaces, *run, *(str(process) for process in held if process.alive())]
 
 
-def look() -> State:
-    """Return the machine's interfaces, the names below /run/p4reduce, and the namespaces with processes."""
-    namespaces = set()
-    for entry in Path("/proc").glob("[0-9]*/ns/net"):
-        try:
-            namespaces.add(os.readlink(entry))
-        except OSError:
-            continue
-    run = set(os.listdir(RUN_ROOT)) if RUN_ROOT.exists() else set()
-    return set(os.listdir("/sys/class/net")), run, namespaces
-
-
-def ours(before: State, after: State, record: NetRecord) -> State:
-    """Return what was left of one network: other tests of this machine may run beside this one."""
-    interfaces = {name for name in after[0] - before[0] if name.startswith(record.token)}
-    run = {name for name in after[1] - before[1] if name.startswith(record.name)}
-    inodes = {f"net:[{host.netns}]" for host in record.hosts}
-    return interfaces, run, (after[2] - before[2]) & inodes
-
-
-NOTHING: State = (set(), set(), set())
 OFFLOADS = (
     "rx-checksumming",
     "tx-checksumming",
@@ -93,7 +81,7 @@ def guest_in(record: NetRecord, host: str) -> Iterator[subprocess.Popen[bytes]]:
     with processes.host_popen(record, host, ["sleep", "600"]) as guest:
         try:
             wait_until(
-                lambda: guest.pid in {process.pid for process in processes.inside(record.hosts)}, "the guest"
+                lambda: guest.pid in {process.pid for process in processes.inside(record)}, "the guest"
             )
             yield guest
         finally:
@@ -113,7 +101,6 @@ def offloads(record: NetRecord, port: int) -> set[str]:
 
 
 def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str, tmp_path: Path) -> None:
-    before = look()
     record = manager.up(star(3), name=name, target=target.name, elements=64, pcap=tmp_path / "caps")
     assert record.super_packets == target.super_packets
     assert records.load(name) == record
@@ -130,10 +117,11 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
         assert Path("/proc/sys/net/ipv6/conf", switch_end, "disable_ipv6").read_text() == "1\n"
         assert offloads(record, port) == {"on" if target.super_packets else "off"}
     with guest_in(record, "h2") as guest:
+        held = processes.inside(record)
+        assert {*(host.process for host in record.hosts), Process.of(guest.pid)} <= set(held)
         manager.down(record)
         assert guest.wait(10) == -signal.SIGTERM
-    assert ours(before, look(), record) == NOTHING
-    assert not any(host.process is not None and host.process.alive() for host in record.hosts)
+    assert left_of(record, held) == []
     assert record.switches[0].process is not None
     assert not record.switches[0].process.alive()
 
@@ -148,9 +136,9 @@ def test_super_packets_can_be_switched_off(name: str) -> None:
 
 
 def test_what_a_crashed_network_leaves_is_removed_by_its_record(target: Target, name: str) -> None:
-    before = look()
     record = manager.up(star(2), name=name, target=target.name, elements=64)
     with guest_in(record, "h1") as guest:
+        held = processes.inside(record)
         os.kill(record.owner.pid, signal.SIGKILL)
         wait_until(lambda: not record.owner.alive(), "the daemon's end")
         assert "its daemon" in records.load(name).dead()
@@ -160,8 +148,19 @@ def test_what_a_crashed_network_leaves_is_removed_by_its_record(target: Target, 
         again = manager.up(star(1), name=name, target=target.name, elements=64, say=said.append)
         assert f"removing what the crashed network {name} left" in said
         assert guest.wait(10) == -signal.SIGTERM
+    held += processes.inside(again)
     manager.down(again)
-    assert ours(before, look(), record) == NOTHING
+    assert left_of(again, held) == []
+
+
+def test_a_namespace_that_has_the_number_of_a_gone_one_is_left_alone(name: str) -> None:
+    with manager.network(star(1), name=name, target="embedded", elements=64) as record:
+        crashed = records.new_record(f"{name}-old", star(1), target="embedded", elements=64, slots=1)
+        with subprocess.Popen(["true"]) as ended:
+            process = Process(ended.pid, 0)
+        crashed = records.with_host(crashed, "h1", process=process, netns=record.hosts[0].netns)
+        processes.sweep(crashed)
+        assert record.dead() == []
 
 
 def test_a_name_that_is_up_is_refused_and_left_alone(target: Target, name: str) -> None:
@@ -190,7 +189,7 @@ def test_a_switch_that_does_not_start_leaves_only_its_logs(
     kept = RUN_ROOT / f"{name}.failed"
     assert said[-1].endswith(f"kept in {kept}")
     assert (kept / "s1.log").read_text() == "Add port operation failed\n"
-    assert not [interface for interface in look()[0] if interface.startswith(token)]
+    assert not [interface for interface in os.listdir("/sys/class/net") if interface.startswith(token)]
     assert name not in records.names()
 
 
