@@ -47,6 +47,14 @@ class WorkerSeat:
 
 
 @dataclass(frozen=True)
+class Rent:
+    """The slots that a job has at a switch: `window` of them from `base` on."""
+
+    base: int
+    window: int
+
+
+@dataclass(frozen=True)
 class Job:
     """A job as it stands in its present epoch."""
 
@@ -66,9 +74,11 @@ class Job:
 class JobController:
     """The jobs of one switch. Not thread-safe.
 
-    Every call may raise SwitchClientError. Then a job being added is not there; one being removed is still
-    known (remove it again); one being given a new epoch has its old one, or is gone if its old entries are:
-    add it again with its g0 and t0.
+    A job first rents slots, and then has one epoch after another: `plan` takes what an epoch needs and tells
+    nobody, `install` and `withdraw` write to the switch. `add_job`, `new_epoch` and `remove_job` do each as
+    one step. Every call that writes may raise SwitchClientError. Then a job being added is not there; one
+    being removed is still known (remove it again); one being given a new epoch has its old one, or is gone if
+    its old entries are: add it again with its g0 and t0.
     """
 
     def __init__(self, switch: Switch, site: SwitchSite, epochs: EpochStore) -> None:
@@ -79,21 +89,130 @@ class JobController:
         self.pool = SlotPool(site.slots)
         self._groups = Numbers("multicast groups", MAX_GROUP)
         self._rids = Numbers("replication ids", MAX_RID)
+        self._rents: dict[int, Rent] = {}
         self._jobs: dict[int, Job] = {}
 
     @property
     def jobs(self) -> dict[int, Job]:
-        """The jobs by number (a copy)."""
+        """The jobs that have an epoch, by number (a copy)."""
         return dict(self._jobs)
 
     def job(self, number: int) -> Job:
-        """Return a job; JobError if there is none of that number."""
+        """Return a job; JobError if there is none of that number, or it has no epoch."""
         try:
             return self._jobs[number]
         except KeyError:
             have = ", ".join(map(str, sorted(self._jobs))) or "none"
             raise JobError(number, f"there is no such job; there is {have}") from None
 
+    # ---- slots
+    def rent(self, job: int, window: int, base: int | None = None) -> Rent:
+        """Rent slots for a job, in place of those that it rents; first fit, or those from `base` on.
+
+        Raises JobError and PoolFullError before anything is changed.
+        """
+        if not 0 <= job < JOBS:
+            raise JobError(job, f"job numbers are 0..{JOBS - 1}")
+        if not 1 <= window <= self._site.slots:
+            raise JobError(job, f"its window is 1..{self._site.slots}, the switch's slots, not {window}")
+        pool, old = deepcopy(self.pool), self._rents.get(job)
+        if old is not None:
+            pool.release(old.base)
+        rent = Rent(pool.allocate(window, f"job {job}", base), window)
+        self.pool = pool
+        self._rents[job] = rent
+        return rent
+
+    def free(self, job: int) -> None:
+        """Give a job's slots back; it has no epoch."""
+        self.pool.release(self._rents.pop(job).base)
+
+    # ---- epochs
+    def plan(
+        self, number: int, seats: Sequence[WorkerSeat], lead: int, *, g0: int = 0, t0: int = 0
+    ) -> tuple[Job, list[Membership]]:
+        """Take all that a new epoch needs and make its entries; the switch is not touched.
+
+        Seat r is rank r. Raises JobError, BindAgainError, MembershipError; then nothing is taken.
+        """
+        rent = self._rents[number]
+        if not 1 <= len(seats) <= MAX_WORKERS:
+            raise JobError(number, f"a job has 1..{MAX_WORKERS} workers on one switch, not {len(seats)}")
+        if not 1 <= lead <= rent.window:
+            raise JobError(number, f"its lead is 1..{rent.window}, its window, not {lead}")
+        groups: list[int] = []
+        rids: list[int] = []
+        epoch = 0
+        try:
+            groups = self._groups.take(1)
+            rids = self._rids.take(len(seats))
+            epoch = self._epochs.begin(_sources(seats))
+            job = self._job(number, tuple(seats), rent, lead, epoch, groups[0], rids)
+            return job, self.memberships(job, g0, t0)
+        except BaseException:
+            self._groups.give_back(groups)
+            self._rids.give_back(rids)
+            if epoch:
+                self._epochs.end(_sources(seats))
+            raise
+
+    def install(self, job: Job) -> None:
+        """Write a planned epoch's entries; what fails half-way is taken back whole, and the plan with it.
+
+        Raises WriteError and the like, RollbackError if taking it back fails too.
+        """
+        done: list[Sequence[Entity]] = []
+        try:
+            for level in job.levels:
+                done.append(level)
+                insert(self._switch, level)
+        except BaseException as error:
+            if isinstance(error, WriteError):
+                # What was refused is not ours: it may be somebody else's, who was there before.
+                refused = {failure.index for failure in error.failures}
+                done[-1] = [entity for i, entity in enumerate(done[-1]) if i not in refused]
+            try:
+                for batch in reversed(done):
+                    delete(self._switch, batch)
+            except ControllerError as failure:
+                # What the switch may still hold is not given to another job.
+                raise RollbackError(job.number, error, failure) from error
+            self._give_back(job)
+            raise
+        self._jobs[job.number] = job
+
+    def withdraw(self, number: int) -> None:
+        """Delete the entries of a job's epoch; its workers' packets are refused from then on."""
+        old = self.job(number)
+        for level in reversed(old.levels):
+            delete(self._switch, level)
+        del self._jobs[number]
+        self._give_back(old)
+
+    def adopt(
+        self,
+        number: int,
+        seats: Sequence[WorkerSeat],
+        rent: Rent,
+        lead: int,
+        epoch: int,
+        group: int,
+        rids: Sequence[int],
+    ) -> Job:
+        """Take over a job that outlived its controller, as it was; the switch is not touched."""
+        self.rent(number, rent.window, rent.base)
+        self._groups.claim([group])
+        self._rids.claim(rids)
+        self._epochs.hold(_sources(seats))
+        job = self._job(number, tuple(seats), rent, lead, epoch, group, rids)
+        self._jobs[number] = job
+        return job
+
+    def memberships(self, job: Job, g0: int, t0: int) -> list[Membership]:
+        """Return what each rank of an epoch must know. Raises MembershipError."""
+        return [self._membership(job, rank, g0, t0) for rank in range(len(job.seats))]
+
+    # ---- each as one step
     def add_job(
         self,
         job: int,
@@ -109,18 +228,23 @@ class JobController:
         `lead` is max(1, window // 4) unless given. Raises JobError, PoolFullError, BindAgainError and
         MembershipError before anything is changed.
         """
-        if job in self._jobs:
+        if job in self._rents:
             raise JobError(job, "is already there; remove it, or give it a new epoch")
-        lead = max(1, window // 4) if lead is None else lead
-        new, members = self._plan(job, tuple(seats), window, lead, g0, t0)
-        self._install(new)
+        self.rent(job, window)
+        try:
+            new, members = self.plan(job, seats, default_lead(window) if lead is None else lead, g0=g0, t0=t0)
+            self.install(new)
+        except RollbackError:
+            raise  # its slots are not given to another job
+        except BaseException:
+            self.free(job)
+            raise
         return members
 
     def remove_job(self, job: int) -> None:
-        """Withdraw a job's entries and free what it held; its workers' packets are refused from then on."""
-        old = self.job(job)
-        self._withdraw(old)
-        self.pool.release(old.base)
+        """Withdraw a job's entries and free its slots."""
+        self.withdraw(job)
+        self.free(job)
 
     def new_epoch(
         self,
@@ -138,94 +262,49 @@ class JobController:
         Raises as `add_job`.
         """
         old = self.job(job)
-        window = old.window if window is None else window
         lead = old.lead if lead is None else lead
         if lead != old.lead and [s.host for s in seats] == [s.host for s in old.seats]:
             raise JobError(job, f"its lead is {old.lead} and changes only where its members change")
-        before = self.pool
-        self.pool = deepcopy(before)
-        self.pool.release(old.base)
+        before, rent = self.pool, self._rents[job]
+        if window is not None and window != rent.window:
+            self.rent(job, window)
         try:
-            new, members = self._plan(job, tuple(seats), window, lead, g0, t0)
+            new, members = self.plan(job, seats, lead, g0=g0, t0=t0)
+            try:
+                self.withdraw(job)
+            except BaseException:
+                self._give_back(new)
+                raise
         except BaseException:
-            self.pool = before
+            self.pool, self._rents[job] = before, rent
             raise
         try:
-            self._withdraw(old)
-        except BaseException:
-            self._release(new)
-            self.pool = before
+            self.install(new)
+        except RollbackError:
             raise
-        self._install(new)
+        except BaseException:
+            self.free(job)
+            raise
         return members
 
-    def _check(self, job: int, seats: Sequence[WorkerSeat], window: int, lead: int) -> None:
-        if not 0 <= job < JOBS:
-            raise JobError(job, f"job numbers are 0..{JOBS - 1}")
-        if not 1 <= len(seats) <= MAX_WORKERS:
-            raise JobError(job, f"a job has 1..{MAX_WORKERS} workers on one switch, not {len(seats)}")
-        if not 1 <= window <= self._site.slots:
-            raise JobError(job, f"its window is 1..{self._site.slots}, the switch's slots, not {window}")
-        if not 1 <= lead <= window:
-            raise JobError(job, f"its lead is 1..{window}, its window, not {lead}")
+    def _job(
+        self,
+        number: int,
+        seats: tuple[WorkerSeat, ...],
+        rent: Rent,
+        lead: int,
+        epoch: int,
+        group: int,
+        rids: Sequence[int],
+    ) -> Job:
+        levels = self._entries(number, seats, Pool(rent.base, rent.window, epoch, group), rids)
+        return Job(number, seats, rent.window, lead, epoch, rent.base, group, tuple(rids), levels)
 
-    def _plan(
-        self, number: int, seats: tuple[WorkerSeat, ...], window: int, lead: int, g0: int, t0: int
-    ) -> tuple[Job, list[Membership]]:
-        """Take all that a new epoch needs and make its entries; the switch is not touched."""
-        self._check(number, seats, window, lead)
-        base = self.pool.allocate(window, f"job {number}")
-        groups: list[int] = []
-        rids: list[int] = []
-        epoch = 0
-        try:
-            groups = self._groups.take(1)
-            rids = self._rids.take(len(seats))
-            epoch = self._epochs.begin(_sources(seats))
-            levels = self._entries(number, seats, Pool(base, window, epoch, groups[0]), rids)
-            job = Job(number, seats, window, lead, epoch, base, groups[0], tuple(rids), levels)
-            return job, [self._membership(job, rank, g0, t0) for rank in range(len(seats))]
-        except BaseException:
-            self.pool.release(base)
-            self._groups.give_back(groups)
-            self._rids.give_back(rids)
-            if epoch:
-                self._epochs.end(_sources(seats))
-            raise
-
-    def _release(self, job: Job) -> None:
-        """Give back what a job took, but for its slots."""
+    def _give_back(self, job: Job) -> None:
+        """Give back what an epoch took."""
         self._groups.give_back([job.group])
         self._rids.give_back(list(job.rids))
         self._epochs.end(_sources(job.seats))
-
-    def _install(self, job: Job) -> None:
-        done: list[Sequence[Entity]] = []
-        try:
-            for level in job.levels:
-                done.append(level)
-                insert(self._switch, level)
-        except BaseException as error:
-            if isinstance(error, WriteError):
-                # What was refused is not ours: it may be somebody else's, who was there before.
-                refused = {failure.index for failure in error.failures}
-                done[-1] = [entity for i, entity in enumerate(done[-1]) if i not in refused]
-            try:
-                for batch in reversed(done):
-                    delete(self._switch, batch)
-            except ControllerError as failure:
-                # What the switch may still hold is not given to another job.
-                raise RollbackError(job.number, error, failure) from error
-            self.pool.release(job.base)
-            self._release(job)
-            raise
-        self._jobs[job.number] = job
-
-    def _withdraw(self, job: Job) -> None:
-        for level in reversed(job.levels):
-            delete(self._switch, level)
-        del self._jobs[job.number]
-        self._release(job)
 
     def _entries(
         self, number: int, seats: Sequence[WorkerSeat], pool: Pool, rids: Sequence[int]
@@ -269,6 +348,11 @@ class JobController:
             g0=g0,
             t0=t0,
         )
+
+
+def default_lead(window: int) -> int:
+    """Return the lead of a job that is given none: a quarter of its window, the bound of C."""
+    return max(1, window // 4)
 
 
 def _sources(seats: Sequence[WorkerSeat]) -> list[Source]:

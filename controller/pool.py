@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from controller.errors import ExhaustedError, PoolFullError
 
@@ -32,18 +33,20 @@ class SlotPool:
         """Return (owner, first slot, length) of every run in use, by first slot."""
         return [(owner, first, length) for first, (length, owner) in sorted(self._held.items())]
 
-    def allocate(self, length: int, owner: str) -> int:
-        """Rent the first run of free slots that is long enough; return its first slot.
+    def allocate(self, length: int, owner: str, at: int | None = None) -> int:
+        """Rent the first run of free slots that is long enough, or the one at `at`; return its first slot.
 
         Raises PoolFullError, which says what would fit and who holds the rest.
         """
         if length < 1:
             raise ValueError(f"a run has at least one slot, not {length}")
         for i, (first, free) in enumerate(self._free):
-            if free >= length:
-                self._free[i : i + 1] = [(first + length, free - length)] if free > length else []
-                self._held[first] = (length, owner)
-                return first
+            begin = first if at is None else at
+            if first <= begin and begin + length <= first + free:
+                around = [(first, begin - first), (begin + length, first + free - begin - length)]
+                self._free[i : i + 1] = [run for run in around if run[1]]
+                self._held[begin] = (length, owner)
+                return begin
         holders = [(holder, slots) for holder, _, slots in self.holders()]
         raise PoolFullError(length, self.free, self.largest_run, holders)
 
@@ -80,6 +83,12 @@ class Numbers:
                 taken.append(self._next)
             self._next = self._next % self._last + 1
         return taken
+
+    def claim(self, numbers: Iterable[int]) -> None:
+        """Mark numbers as in use that were taken before; the cycle goes on after the greatest."""
+        for number in numbers:
+            self._used.add(number)
+            self._next = max(self._next, number % self._last + 1)
 
     def give_back(self, numbers: list[int]) -> None:
         """Make numbers free again."""
