@@ -15,6 +15,7 @@ import typer
 from topologies import record as records
 from topologies.record import NetRecord
 from wire.errors import P4ReduceError
+from wire.hints import command
 
 app = typer.Typer(help="Networks and their switches: up, status, exec, down.", no_args_is_help=True)
 
@@ -41,7 +42,6 @@ def net_up(
 ) -> None:
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
-    from topologies.hints import command
     from topologies.spec import describe
 
     spec = describe(topology, hosts)
@@ -98,7 +98,7 @@ def net_status(
         return
     if not found:
         _raise_all(failures)
-        typer.echo("no network runs; start one with: p4reduce net up star")
+        typer.echo(f"no network runs; start one with: {command('net up star')}")
         return
     from rich.console import Console
     from rich.table import Table
@@ -125,7 +125,7 @@ def net_status(
         if record.dead():
             typer.echo(
                 f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
-                f"clean up with: p4reduce net down --net {record.name}"
+                f"clean up with: {command(f'net down --net {record.name}')}"
             )
     _raise_all(failures)
 
@@ -133,16 +133,16 @@ def net_status(
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def net_exec(
     host: Annotated[str, typer.Argument(help="The host: h1, h2, …")],
-    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command and its arguments.")],
+    argv: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command and its arguments.")],
     net: NetOption = None,
 ) -> None:
     """Run a command in a host; its exit code is ours. Options of ours go before HOST."""
     from topologies.errors import NetworkError
     from topologies.processes import host_argv
 
-    argv = host_argv(records.load_default(net), host, command)
+    whole = host_argv(records.load_default(net), host, argv)
     try:
-        os.execvp(argv[0], argv)
+        os.execvp(whole[0], whole)
     except FileNotFoundError:
         raise NetworkError(
             host, "mnexec is missing: apt-get install --no-install-recommends mininet"

@@ -14,6 +14,7 @@ from typing import Any
 
 from topologies.errors import NetworkError
 from topologies.record import HostRecord, NetRecord, Process
+from wire.hints import command
 
 GRACE_S = 2.0
 _PASSES = 5
@@ -25,7 +26,7 @@ def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
     entry = record.host(host)
     if entry.process is None or not entry.process.alive():
         raise NetworkError(
-            host, f"the host has ended; take the network down (p4reduce net down --net {record.name})"
+            host, f"the host has ended; take the network down ({command(f'net down --net {record.name}')})"
         )
     return ["mnexec", "-a", str(entry.process.pid), *argv]
 

@@ -20,6 +20,7 @@ from typing import Any
 from topologies.errors import RecordError
 from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
 from wire.constants import RUN_ROOT
+from wire.hints import command
 
 RECORD_VERSION = 1
 NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
@@ -177,10 +178,11 @@ class NetRecord:
                 raise RecordError(
                     self.name, f"{self.directory} is in the way and is no network's record: remove it"
                 ) from error
+            down = command(f"net down --net {self.name}")
             raise RecordError(
                 self.name,
-                f"network {self.name} is already up; take it down (p4reduce net down --net {self.name}) "
-                "or give the new one another name (--name)",
+                f"network {self.name} is already up: take it down ({down}); "
+                "net up and train can also take another --name",
             ) from error
 
     def to_json(self) -> str:
@@ -330,7 +332,8 @@ def load(name: str, root: Path = RUN_ROOT) -> NetRecord:
         return NetRecord.from_json((root / name / "net.json").read_text(), root)
     except FileNotFoundError:
         have = names(root)
-        listed = f"these run: {', '.join(have)}" if have else "none runs (p4reduce net up star starts one)"
+        start = command("net up star")
+        listed = f"these run: {', '.join(have)}" if have else f"none runs ({start} starts one)"
         raise RecordError(name, f"there is no network {name}; {listed}") from None
     except PermissionError:
         raise RecordError(
@@ -352,5 +355,5 @@ def load_default(name: str | None = None, root: Path = RUN_ROOT) -> NetRecord:
     if len(have) == 1:
         return load(have[0], root)
     if not have:
-        raise RecordError("", "no network runs; start one with: p4reduce net up star")
+        raise RecordError("", f"no network runs; start one with: {command('net up star')}")
     raise RecordError("", f"several networks run ({', '.join(have)}): say which with --net NAME")

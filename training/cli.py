@@ -11,6 +11,7 @@ import typer
 
 from wire.constants import MAX_WORKERS
 from wire.errors import P4ReduceError
+from wire.hints import command
 
 if TYPE_CHECKING:
     from training.run import Options, Outcome
@@ -39,6 +40,7 @@ def train(
     pcap: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
     ] = None,
+    name: Annotated[str, typer.Option(help="The network's name.")] = "run",
 ) -> None:
     """Train a classifier data-parallel; the switch sums every gradient. Checks its own result."""
     if not 1 <= workers <= MAX_WORKERS:
@@ -52,7 +54,7 @@ def train(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from topologies.hints import command
+    from topologies.record import names
     from training.run import CheckError, Options, Watch, run
 
     console = Console(width=None if sys.stdout.isatty() else 110)
@@ -78,7 +80,7 @@ def train(
             progress.update(progress.tasks[0].id, completed=epoch + 1, loss=loss)
             console.print(f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}", highlight=False)
 
-    options = Options(workers, elements, loss, seed, switch, pcap, keep)
+    options = Options(workers, elements, loss, seed, switch, pcap, keep, name)
     with progress:
         outcome = run(options, Drawn())
     console.print(_table(outcome, options))
@@ -89,7 +91,8 @@ def train(
         console.print(f"captures of every link: {pcap.absolute()}", highlight=False, soft_wrap=True)
     if keep:
         lines = [f"network {options.name} is still up; try:"]
-        for arguments in ("net status", "net exec h1 ping -c 3 10.0.255.1", "net down"):
+        net = f" --net {name}" if len(names()) > 1 else ""
+        for arguments in ("net status", f"net exec{net} h1 ping -c 3 10.0.255.1", f"net down{net}"):
             lines.append(f"  {command(arguments)}")
         lines.insert(-1, f"  {command(f'bench allreduce --net {options.name} --workers {workers}')}")
         console.print("\n".join(lines), highlight=False, soft_wrap=True)

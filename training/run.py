@@ -58,7 +58,7 @@ class Options:
     switch: str | None
     pcap: Path | None
     keep: bool
-    name: str = "run"
+    name: str
 
 
 @dataclass(frozen=True)

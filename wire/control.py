@@ -14,6 +14,7 @@ import httpx
 
 from .constants import RUN_ROOT
 from .errors import P4ReduceError
+from .hints import command
 
 SOCKET = "controller.sock"
 CALL_SECONDS = 30.0
@@ -50,7 +51,7 @@ def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:
         return found[0]
     if not found:
         raise UnreachableControllerError(
-            str(root), "no network's controller runs; start a network with: p4reduce net up star"
+            str(root), f"no network's controller runs; start a network with: {command('net up star')}"
         )
     names = ", ".join(path.parent.name for path in found)
     raise UnreachableControllerError(str(root), f"several networks run ({names}): say which")
@@ -90,7 +91,8 @@ class ControlClient:
         except httpx.HTTPError as error:
             raise UnreachableControllerError(
                 self.where,
-                f"no controller answers at {self.where} ({error}); is its network up? (p4reduce net status)",
+                f"no controller answers at {self.where} ({error}); "
+                f"is its network up? ({command('net status')})",
             ) from error
         if answer.is_success:
             return answer.json()
