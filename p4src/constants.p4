@@ -16,6 +16,9 @@ const bit<9>  CPU_PORT = 510;
 const bit<32> PORTS = 512;
 const bit<32> JOBS = 256;
 
+// Of each port's refused packets the controller is told one in a tenth of a second.
+const bit<48> REPORT_INTERVAL_US = 100000;
+
 // An aggregation frame has one length, and its headers say the same.
 const bit<32> FRAME_BYTES = 52 + 4 * ELEMENTS;
 const bit<16> IPV4_BYTES = 38 + 4 * ELEMENTS;

@@ -15,6 +15,7 @@
 #include "slots.p4"
 #include "admission.p4"
 #include "routing.p4"
+#include "refusals.p4"
 
 // Never trust a packet: what comes from a port is refused until something here admits it.
 control Receive(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
@@ -140,8 +141,9 @@ control Handle(inout headers_t hdr, inout metadata_t meta, inout standard_metada
 }
 
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
-    Receive() receive;
-    Handle()  handle;
+    Receive()  receive;
+    Handle()   handle;
+    Refusals() refusals;
     counter(PORTS * VERDICTS, CounterType.packets_and_bytes) port_verdicts;
     counter(JOBS * VERDICTS, CounterType.packets_and_bytes) job_verdicts;
     counter(JOBS * 64 * WORKER_VERDICTS, CounterType.packets_and_bytes) worker_verdicts;
@@ -157,6 +159,9 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
             worker_verdicts.count((bit<32>)(meta.job ++ meta.worker ++ meta.verdict[3:0]));
         } else if (meta.for_job) {
             job_verdicts.count((bit<32>)(meta.job ++ meta.verdict));
+        }
+        if ((meta.verdict >= FIRST_REPORTED && meta.verdict <= LAST_REPORTED) || meta.verdict == V_OLD_EPOCH) {
+            refusals.apply(hdr, meta, standard);
         }
     }
 }

@@ -41,3 +41,5 @@ const verdict_t V_FAULT_DUPLICATED = 49;
 const verdict_t V_FAULT_CORRUPTED = 50;
 const bit<32> VERDICTS = 64;
 const bit<32> WORKER_VERDICTS = 16;
+const verdict_t FIRST_REPORTED = V_SLOT_BEYOND_POOL;
+const verdict_t LAST_REPORTED = V_BAD_PACKET_OUT;

@@ -95,6 +95,14 @@ PASSED = frozenset(
 )
 """Verdicts that send something; of the others the packet itself goes no further."""
 
+FIRST_REPORTED, LAST_REPORTED = Verdict.SLOT_BEYOND_POOL, Verdict.BAD_PACKET_OUT
+REPORTED = frozenset({Verdict.OLD_EPOCH, *(v for v in Verdict if FIRST_REPORTED <= v <= LAST_REPORTED)})
+"""Refusals that the controller is told of, at a bounded rate (p4src/refusals.p4).
+
+Not what ordinary loss and reordering bring (absorbed, duplicate, stale, unexpected results), nor what the
+fault table drops, nor a copy without a receiver, which nobody sent.
+"""
+
 
 def port_counter(port: int, verdict: Verdict) -> int:
     """Return the index of a verdict in the counter arrays that count per port."""
@@ -123,4 +131,6 @@ def p4_constants() -> str:
     lines += [f"const verdict_t V_{v.name} = {int(v)};" for v in Verdict]
     lines.append(f"const bit<32> VERDICTS = {VERDICTS};")
     lines.append(f"const bit<32> WORKER_VERDICTS = {WORKER_VERDICTS};")
+    lines.append(f"const verdict_t FIRST_REPORTED = V_{FIRST_REPORTED.name};")
+    lines.append(f"const verdict_t LAST_REPORTED = V_{LAST_REPORTED.name};")
     return "\n".join(lines) + "\n"
