@@ -164,6 +164,11 @@ class SwitchDevice:
         return ctypes.cast(self._lib.sw_process, ctypes.c_void_p).value or 0
 
     @property
+    def c_alike(self) -> int:
+        """Address of `sw_process_alike` (runtime/switch.h); valid until `close`."""
+        return ctypes.cast(self._lib.sw_process_alike, ctypes.c_void_p).value or 0
+
+    @property
     def c_handle(self) -> int:
         """Address of the `sw` that goes with `c_process`; valid until `close`."""
         return self._handle()

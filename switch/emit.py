@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from switch import ir
+from switch.alike import Alike
 from switch.emit_action import Actions
 from switch.emit_calc import Calculations
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
@@ -50,14 +51,14 @@ def emit_program(program: ir.Program, *, trace: bool = False) -> str:
 
 
 def _program(program: ir.Program, trace: Trace) -> str:
-    layout, bounds = Layout(program), Bounds()
+    layout, bounds, alike = Layout(program), Bounds(), Alike(program)
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
-    actions = Actions(layout, bounds, calculations, trace)
+    actions = Actions(layout, bounds, calculations, trace, alike)
     calcs = Calculations(program, layout, bounds)
-    parsers = Parsers(program, layout, bounds, actions, trace)
-    controls = Controls(program, layout, bounds, action_names, calculations, trace)
+    parsers = Parsers(program, layout, bounds, actions, trace, alike)
+    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike)
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"
@@ -77,7 +78,9 @@ def _program(program: ir.Program, trace: Trace) -> str:
         '#include "v1model.h"\n',
         controls.descriptions(),
         parsers.value_sets(),
-        _description(program, layout, parsers.header_bytes(), calcs.scratch_bytes()),
+        _description(
+            program, layout, parsers.header_bytes(), calcs.scratch_bytes(), alike.possible and not trace.on
+        ),
     ]
     return "\n".join(parts)
 
@@ -190,7 +193,7 @@ def _digest(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
     return f"static void p4_digest(sw *s, uint32_t list, const phv *h) {{\n{b.text()}}}\n"
 
 
-def _description(program: ir.Program, layout: Layout, header: int, scratch: int) -> str:
+def _description(program: ir.Program, layout: Layout, header: int, scratch: int, alike: bool) -> str:
     counters = ", ".join(f"{{{c.size}, 0}}" for c in program.counters.values())
     meters = ", ".join(f"{{{m.size}, {int(m.octets)}}}" for m in program.meters.values())
     groups = ", ".join(f"{{{size}, {element}, {len(arrays)}}}" for size, element, arrays in layout.groups)
@@ -213,6 +216,7 @@ def _description(program: ir.Program, layout: Layout, header: int, scratch: int)
         "    .phv_bytes = sizeof(phv),\n"
         f"    .scratch_bytes = {scratch},\n"
         f"    .header_bytes = {header},\n"
+        f"    .alike = {int(alike)},\n"
         "    .run = p4_run,\n"
         "};\n"
     )

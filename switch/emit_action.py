@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from switch import ir
+from switch.alike import DIFFERS, Alike
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
 from switch.emit_roll import REPETITIONS, Roll, Rolled, Roller
@@ -81,11 +82,14 @@ def assigns(body: tuple[ir.Call, ...], start: int, stops: set[int]) -> int:
 class Actions:
     """Emits actions, and the primitives of parser and deparser."""
 
-    def __init__(self, layout: Layout, bounds: Bounds, calculations: dict[str, str], trace: Trace) -> None:
+    def __init__(
+        self, layout: Layout, bounds: Bounds, calculations: dict[str, str], trace: Trace, alike: Alike
+    ) -> None:
         self.layout = layout
         self.bounds = bounds
         self.calculations = calculations
         self.trace = trace
+        self.alike = alike
         self._roller = Roller(layout.register_place)
 
     def context(self) -> Context:
@@ -104,6 +108,8 @@ class Actions:
         labels = {t.value for call in action.body for t in call.args[-1:] if call.op.startswith("_jump")
                   if isinstance(t, ir.Const)}  # fmt: skip
         b = Block()
+        if self.alike.action(action):
+            b.line(DIFFERS)
         i = 0
         while i < len(action.body):
             if i in labels:

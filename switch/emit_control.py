@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from switch import ir
+from switch.alike import DIFFERS, Alike
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_trace import Trace
@@ -30,8 +31,10 @@ class Controls:
         actions: dict[int, str],
         calculations: dict[str, str],
         trace: Trace,
+        alike: Alike,
     ) -> None:
         self.program = program
+        self.alike = alike
         self.trace = trace
         self.calculations = calculations
         self.layout = layout
@@ -114,6 +117,8 @@ class Controls:
 
     def _branch(self, b: Block, node: ir.Branch, labels: dict[str, str], following: str | None) -> None:
         x = Expressions(self.layout, self.bounds, node.source)
+        if self.alike.reads(node.condition):
+            b.line(DIFFERS)
         condition = self.trace.condition(b, node, x.truth(b, node.condition))
         with b.nest(f"if ({condition})"):
             self._goto(b, labels, node.then, None)
@@ -139,6 +144,8 @@ class Controls:
             self._goto(b, labels, after, following)
             return
         x = Expressions(self.layout, self.bounds, t.source)
+        if self.alike.table(t):
+            b.line(DIFFERS)
         words = key_words(t)
         b.line(f"uint64_t key[{max(words[-1], 1)}];")
         for k, at in zip(t.keys, words, strict=False):
@@ -227,6 +234,7 @@ class Controls:
             if t.counters:
                 b.line("r->packets++;")
                 b.line("r->bytes += k->ingress_len;")
+                b.line("sw_tally(s, &r->packets, &r->bytes);")
             if t.idle_timeout:
                 b.line("r->last_hit_us = s->now_us;")
             if t.meter is not None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from switch import ir
+from switch.alike import DIFFERS, Alike
 from switch.emit_action import Actions
 from switch.emit_bytes import load_fields, store_fields
 from switch.emit_code import Block, Layout, c_comment, limbs
@@ -28,9 +29,16 @@ class Parsers:
     """Emits p4_parse and p4_deparse."""
 
     def __init__(
-        self, program: ir.Program, layout: Layout, bounds: Bounds, actions: Actions, trace: Trace
+        self,
+        program: ir.Program,
+        layout: Layout,
+        bounds: Bounds,
+        actions: Actions,
+        trace: Trace,
+        alike: Alike,
     ) -> None:
         self.program = program
+        self.alike = alike
         self.trace = trace
         self.layout = layout
         self.bounds = bounds
@@ -55,6 +63,8 @@ class Parsers:
             self.trace.event(b, "STATE", i)
             b.line(f"/* {c_comment(name)} */")
             self.fail(b, "ParserTimeout", "--budget == 0")
+            if self.alike.state(name, state):
+                b.line(DIFFERS)
             with b.nest(""):
                 self._state(c.expressions, b, state, labels)
         b.label("done")
@@ -220,6 +230,7 @@ class Parsers:
         x = Expressions(self.layout, self.bounds, k.source)
         with b.nest(""):
             conditions = [x.validity(b, k.target.header)]
+            self._differs(b, k, conditions[0])
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
             call = f"{self.actions.calculations[k.calculation.name]}(s, k, h)"
@@ -233,6 +244,10 @@ class Parsers:
             conditions.append(wrong)
             b.line(f"if ({' && '.join(conditions)}) k->checksum_error = 1;")
 
+    def _differs(self, b: Block, k: ir.Checksum, valid: str) -> None:
+        if self.alike.checksum(k):
+            b.line(f"if ({valid}) {DIFFERS}")
+
     # ---- deparser
 
     def deparser(self) -> str:
@@ -242,6 +257,7 @@ class Parsers:
             if k.update:
                 x = Expressions(self.layout, self.bounds, k.source)
                 with b.nest(""):
+                    self._differs(b, k, x.validity(b, k.target.header))
                     cond = "1" if k.condition is None else x.truth(b, k.condition)
                     with b.nest(f"if ({cond})"):
                         t = b.temp()
@@ -250,6 +266,8 @@ class Parsers:
         c = self.actions.context()
         for call in d.body:
             with b.nest(""):
+                if self.alike.call(call):
+                    b.line(DIFFERS)
                 self.actions.call(c, b, call)
         b.line("uint8_t *q = out;")
         for header in d.order:

@@ -122,7 +122,7 @@ class Ports:
         with self._lock:
             if self._io is None:
                 raise DeviceError("the switch is stopping")
-            self._swap(device.c_process, device.c_handle)
+            self._swap(device)
             former, self._device = self._device, device
         if former is not None:
             former.close()
@@ -178,8 +178,8 @@ class Ports:
                 self._device.close()
                 self._device = None
 
-    def _swap(self, process: int, handle: int) -> None:
-        status = self._c.io_attach(self._io, process, handle)
+    def _swap(self, device: SwitchDevice) -> None:
+        status = self._c.io_attach(self._io, device.c_process, device.c_alike, device.c_handle)
         if status:
             raise DeviceError(f"the running batch does not end: {os.strerror(-status)}")
 
@@ -234,7 +234,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "io_add_port": (ctypes.c_int, [pointer, number, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p]),
         "io_start": (ctypes.c_int, [pointer]),
         "io_stop": (None, [pointer]),
-        "io_attach": (ctypes.c_int, [pointer, pointer, pointer]),
+        "io_attach": (ctypes.c_int, [pointer] * 4),
         "io_inject": (ctypes.c_int, [pointer, ctypes.c_char_p, number]),
         "io_wait": (None, [pointer, ctypes.c_int, pointer, ctypes.c_char_p, ctypes.c_size_t]),
         "io_packet_in_lost": (ctypes.c_uint64, [pointer]),

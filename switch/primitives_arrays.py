@@ -17,7 +17,11 @@ def _count_at(c: Context, b: Block, a: Any) -> None:
     with b.nest(""):
         i = b.temp()
         b.line(f"uint64_t {i} = {c.expressions.saturated(b, a[1])};")
-        b.line(f"if ({i} < {array.size}) sw_count(&s->counters[{array.id}][{i}], k);")
+        with b.nest(f"if ({i} < {array.size})"):
+            counter = b.temp()
+            b.line(f"sw_counter *{counter} = &s->counters[{array.id}][{i}];")
+            b.line(f"sw_count({counter}, k);")
+            b.line(f"sw_tally(s, &{counter}->packets, &{counter}->bytes);")
 
 
 @primitive("execute_meter", "meter", "number", "field")

@@ -20,8 +20,13 @@
 #define BATCH_LEAST 8
 #define EVENTS 1024                                 /* frames waiting for the CPU port's reader */
 #define INJECTED 1024
+#define HELD 8 /* ports that a super-packet may leave on whole */
 #define TICK_MS 500 /* captures are flushed and statistics read this often */
 #define ATTACH_LIMIT_S 10
+
+typedef struct held {
+    uint32_t port, len;
+} held;
 
 struct io {
     int64_t cpu_port;
@@ -37,13 +42,15 @@ struct io {
     port *touched[MAX_PORTS]; /* ports with frames to send */
     size_t touched_count;
 
-    pthread_mutex_t control; /* guards the four below */
+    pthread_mutex_t control; /* guards the five below */
     pthread_cond_t changed;
     int running;
     io_process next_process;
+    io_alike next_alike;
     sw *next_program;
     atomic_int change;
     io_process process; /* of the thread */
+    io_alike alike;
     sw *program;
 
     pthread_mutex_t queues;
@@ -62,6 +69,12 @@ struct io {
     uint8_t *segments; /* of one super-packet, at most BATCH at once */
     sw_packet packets[BATCH]; /* ready for the program */
     size_t packet_count;
+
+    const super_cut *cut; /* whose first segment runs through the program for others, too */
+    held held[HELD]; /* what came of it so far */
+    uint32_t held_count;
+    int unlike; /* nothing is held any more */
+    uint8_t *held_bytes;
 };
 
 /* ---- queues to and from Python */
@@ -104,6 +117,13 @@ static struct timespec deadline(int ms) {
 
 /* ---- packets */
 
+static void touch(io *o, port *p) {
+    if (!p->touched) {
+        p->touched = 1;
+        o->touched[o->touched_count++] = p;
+    }
+}
+
 static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t len) {
     io *o = context;
     if ((int64_t)number == o->cpu_port) {
@@ -114,10 +134,7 @@ static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t l
     if (!p) /* as in simple_switch, a port without interface swallows what is sent there */
         return;
     port_queue(p, data, len);
-    if (!p->touched) {
-        p->touched = 1;
-        o->touched[o->touched_count++] = p;
-    }
+    touch(o, p);
 }
 
 /* Runs what is ready through the program. */
@@ -139,16 +156,96 @@ static void flush(io *o) {
     o->touched_count = 0;
 }
 
-/* A frame that came, as it was on the wire; it must stay until run(). */
-static void take(io *o, port *p, const uint8_t *frame, uint32_t len) {
+static void received(io *o, port *p, const uint8_t *frame, uint32_t len) {
     count(&p->rx_packets, 1);
     count(&p->rx_bytes, len);
     count(&p->rx_errors, !o->process);
     if (p->in.file)
         capture_write(p, &p->in, frame, len, &o->listener);
+}
+
+/* A frame that came, as it was on the wire; it must stay until run(). */
+static void take(io *o, port *p, const uint8_t *frame, uint32_t len) {
+    received(o, p, frame, len);
     o->packets[o->packet_count++] = (sw_packet){frame, len, p->number};
     if (o->packet_count == BATCH)
         run(o);
+}
+
+/* ---- super-packets that pass whole */
+
+static uint8_t *held_frame(io *o, uint32_t i) { return o->held_bytes + (size_t)i * (SUPER_BYTES + 1); }
+
+/* The first segment stands for itself alone: what came of it leaves, and what will come. */
+static int unlike(io *o) {
+    for (uint32_t i = 0; i < o->held_count; i++)
+        emit(o, o->held[i].port, held_frame(o, i), o->held[i].len);
+    o->held_count = 0;
+    o->unlike = 1;
+    return 0;
+}
+
+static void hold(void *context, uint32_t number, const uint8_t *data, uint32_t len) {
+    io *o = context;
+    int twice = 0;
+    for (uint32_t i = 0; i < o->held_count; i++)
+        twice |= o->held[i].port == number;
+    if (!o->unlike && (twice || o->held_count == HELD || (int64_t)number == o->cpu_port))
+        unlike(o);
+    if (o->unlike) {
+        emit(o, number, data, len);
+        return;
+    }
+    memcpy(held_frame(o, o->held_count), data, len);
+    o->held[o->held_count++] = (held){number, len};
+}
+
+static int agree(void *context) {
+    io *o = context;
+    for (uint32_t i = 0; i < o->held_count; i++) {
+        const held *h = &o->held[i];
+        const port *p = h->port < PORT_NUMBERS ? o->by_number[h->port] : NULL;
+        if (p && (h->len > p->longest || !super_like(o->cut, o->segments, held_frame(o, i), h->len)))
+            return 0;
+    }
+    return !o->unlike;
+}
+
+/* Runs the first segment through the program, for all that are uniform if it cannot tell them apart. Takes what it
+ * could off the cut. */
+static void take_uniform(io *o, port *p, super_cut *cut) {
+    uint32_t segments = o->alike && p->join & IO_JOIN_TCP ? super_uniform(cut) : 0;
+    if (!segments)
+        return;
+    const uint8_t *payload = cut->frame + cut->at;
+    sw_packet first = {o->segments, super_cut_next(cut, o->segments), p->number};
+    o->cut = cut;
+    o->held_count = 0;
+    o->unlike = 0;
+    if (!o->alike(o->program, &first, segments, hold, agree, o)) {
+        unlike(o);
+        received(o, p, first.data, first.len);
+        return;
+    }
+    super_run run;
+    super_run_whole(&run, cut, segments);
+    for (uint32_t i = 0; i < o->held_count; i++) {
+        port *to = o->held[i].port < PORT_NUMBERS ? o->by_number[o->held[i].port] : NULL;
+        if (to) {
+            port_queue_whole(to, &run, held_frame(o, i), payload);
+            touch(o, to);
+        }
+    }
+    count(&p->rx_packets, segments);
+    count(&p->rx_bytes, (uint64_t)segments * first.len);
+    if (p->in.file)
+        capture_write(p, &p->in, first.data, first.len, &o->listener);
+    while (cut->index < segments) {
+        if (p->in.file)
+            capture_write(p, &p->in, o->segments, super_cut_next(cut, o->segments), &o->listener);
+        else
+            super_cut_skip(cut, segments);
+    }
 }
 
 static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const super_header *h) {
@@ -160,6 +257,7 @@ static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const
     }
     count(&p->rx_supers, 1);
     run(o); /* from now on what is ready lies in o->segments */
+    take_uniform(o, p, &cut);
     size_t used = 0;
     for (uint32_t n; (n = super_cut_next(&cut, o->segments + used));) {
         used += n;
@@ -244,6 +342,7 @@ static void tick(io *o) {
 static void apply_change(io *o) {
     pthread_mutex_lock(&o->control);
     o->process = o->next_process;
+    o->alike = o->next_alike;
     o->program = o->next_program;
     atomic_store(&o->change, 0);
     pthread_cond_broadcast(&o->changed);
@@ -296,8 +395,9 @@ io *io_new(int64_t cpu_port, unsigned join) {
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     o->buffers = malloc((size_t)BATCH * STRIDE);
     o->segments = malloc(SUPER_BYTES + (BATCH + 1) * SUPER_HEADERS + 64);
+    o->held_bytes = malloc((size_t)HELD * (SUPER_BYTES + 1));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (o->epoll < 0 || o->wake < 0 || !o->buffers || !o->segments ||
+    if (o->epoll < 0 || o->wake < 0 || !o->buffers || !o->segments || !o->held_bytes ||
         epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event)) {
         if (o->epoll >= 0)
             close(o->epoll);
@@ -305,6 +405,7 @@ io *io_new(int64_t cpu_port, unsigned join) {
             close(o->wake);
         free(o->buffers);
         free(o->segments);
+        free(o->held_bytes);
         free(o);
         return NULL;
     }
@@ -392,14 +493,16 @@ void io_free(io *o) {
     pthread_mutex_destroy(&o->queues);
     free(o->buffers);
     free(o->segments);
+    free(o->held_bytes);
     free(o);
 }
 
-int io_attach(io *o, io_process process, sw *program) {
+int io_attach(io *o, io_process process, io_alike alike, sw *program) {
     int status = 0;
     struct timespec limit = deadline(ATTACH_LIMIT_S * 1000);
     pthread_mutex_lock(&o->control);
     o->next_process = process;
+    o->next_alike = alike;
     o->next_program = program;
     atomic_store(&o->change, 1);
     wake(o);
@@ -407,6 +510,7 @@ int io_attach(io *o, io_process process, sw *program) {
         status = pthread_cond_timedwait(&o->changed, &o->control, &limit);
     if (!o->running) {
         o->process = process;
+        o->alike = alike;
         o->program = program;
         atomic_store(&o->change, 0);
         status = 0;

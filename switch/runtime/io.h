@@ -2,7 +2,8 @@
 /* Ports of the embedded switch: one thread moves batches between AF_PACKET sockets and sw_process.
  *
  * Super-packets of the kernel are cut up on arrival: the program, the captures and the counters see the frames that
- * a cable would have carried. What leaves is joined to super-packets again, as far as io_new was told.
+ * a cable would have carried. What leaves is joined to super-packets again, as far as io_new was told. Those of TCP
+ * pass whole where the program cannot tell: it sees the first segment, which stands for all but the last, and the last.
  *
  * All functions may be called from any thread, io_add_port only before io_start. Functions that can fail
  * return 0 or a negative errno. Nothing here grows without bound: what does not fit is dropped and counted.
@@ -15,6 +16,7 @@
 typedef struct io io;
 
 typedef void (*io_process)(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx);
+typedef int (*io_alike)(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (*agree)(void *), void *ctx);
 
 typedef struct io_stats {
     uint64_t rx_packets;
@@ -62,8 +64,8 @@ int io_start(io *o);
 void io_stop(io *o);
 
 /* Lets packets run through this program from the next batch on; NULL: they are dropped. When it returns the
- * former program is not in use. -ETIMEDOUT if the batch that is running does not end within 10 s. */
-int io_attach(io *o, io_process process, sw *program);
+ * former program is not in use. alike: sw_process_alike, NULL cuts every super-packet up. -ETIMEDOUT if the batch that is running does not end within 10 s. */
+int io_attach(io *o, io_process process, io_alike alike, sw *program);
 
 /* Lets a frame enter on the CPU port. -ENOBUFS when the queue is full, -ENXIO without a CPU port. */
 int io_inject(io *o, const uint8_t *data, uint32_t len);

@@ -62,6 +62,8 @@ int port_open(port *p, const char *interface);
 void port_free(port *p);
 void port_failed(port *p, int error, const port_listener *l);
 void port_queue(port *p, const uint8_t *data, uint32_t len);
+/* A super-packet of some segments: their headers, and the payload of all, which lies elsewhere. */
+void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload);
 void port_flush(port *p, const port_listener *l);
 int port_is_full(const port *p); /* enough waits to be worth a call */
 void port_tick(port *p, const port_listener *l);

@@ -164,17 +164,30 @@ void port_queue(port *p, const uint8_t *data, uint32_t len) {
     super_run_begin(&next->run, data, len, p->longest, p->join & IO_JOIN_UDP, p->join & IO_JOIN_TCP);
 }
 
+void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload) {
+    if (p->state != PORT_UP || p->used + run->len + SLOT > QUEUE_BYTES || p->count == QUEUE_FRAMES ||
+        !make_room(p, run->len + SLOT)) {
+        count(&p->tx_dropped, run->segments);
+        return;
+    }
+    waiting *next = &p->queue[p->count++];
+    *next = (waiting){p->used, *run};
+    uint8_t *frame = p->bytes + p->used + SLOT;
+    memcpy(frame, headers, run->headers);
+    memcpy(frame + run->headers, payload, run->len - run->headers);
+    p->used += SLOT + run->len;
+}
+
 int port_is_full(const port *p) { return p->count >= FULL_FRAMES || p->used >= FULL_BYTES; }
 
 static void capture_segments(port *p, const waiting *w, const port_listener *l) {
     const uint8_t *frame = p->bytes + w->at + SLOT;
     uint8_t segment[SUPER_HEADERS + SUPER_BYTES];
     super_cut cut;
-    uint8_t kind = w->run.tcp ? VIRTIO_NET_HDR_GSO_TCPV4 : VIRTIO_NET_HDR_GSO_UDP_L4;
     uint32_t len;
     if (w->run.segments == 1)
         capture_write(p, &p->out, frame, w->run.len, l);
-    else if (!super_cut_begin(&cut, frame, w->run.len, kind, (uint16_t)w->run.size))
+    else if (!super_cut_begin(&cut, frame, w->run.len, super_run_kind(&w->run), (uint16_t)w->run.size))
         while (p->out.file && (len = super_cut_next(&cut, segment)))
             capture_write(p, &p->out, segment, len, l);
 }

@@ -11,7 +11,8 @@ enum { TCP = 6, UDP = 17, MAC_BYTES = 12, VLAN_TAGS = 2 };
 enum { FIN = 1, PSH = 8, ACK = 16, CWR = 128 };
 enum { MORE_FRAGMENTS_AND_OFFSET = 0x3fff, DONT_FRAGMENT = 0x4000 };
 /* Offsets where joining looks: Ethernet, IPv4 of 20 bytes, UDP or TCP. */
-enum { IP = 14, IP_LENGTH = 16, IP_ID = 18, IP_FRAGMENT = 20, IP_PROTOCOL = 23, IP_SUM = 24, IP_ADDRESSES = 26, L4 = 34 };
+enum { IP = 14, IP_LENGTH = 16, IP_ID = 18, IP_FRAGMENT = 20, IP_PROTOCOL = 23, IP_SUM = 24, IP_ADDRESSES = 26, L4 = 34,
+       L4_OF_V6 = 54 };
 enum { UDP_LENGTH = L4 + 4, UDP_SUM = L4 + 6, UDP_PAYLOAD = L4 + 8 };
 enum { TCP_SEQ = L4 + 4, TCP_ACK = L4 + 8, TCP_OFFSET = L4 + 12, TCP_FLAGS = L4 + 13, TCP_WINDOW = L4 + 14,
        TCP_SUM = L4 + 16, TCP_URGENT = L4 + 18, TCP_OPTIONS = L4 + 20 };
@@ -170,6 +171,47 @@ uint32_t super_cut_next(super_cut *c, uint8_t *out) {
     return c->payload + n;
 }
 
+void super_cut_skip(super_cut *c, uint32_t index) {
+    c->at += (index - c->index) * c->size;
+    c->index = index;
+}
+
+/* ---- passing whole */
+
+uint32_t super_uniform(const super_cut *c) {
+    const uint8_t *ip = c->frame + IP, *tcp = c->frame + c->l4;
+    if (!c->tcp || c->l3 != IP || c->len > SUPER_BYTES || (tcp[13] & ~(FIN | PSH)) != ACK || tcp[12] & 15 ||
+        get16(tcp + 18))
+        return 0;
+    if (c->v6 ? ip[0] >> 4 != 6 : c->l4 != L4 || get16(ip + 6) & ~(uint32_t)DONT_FRAGMENT)
+        return 0;
+    uint32_t n = (c->len - c->payload - 1) / c->size;
+    return n > 1 ? n : 0;
+}
+
+int super_like(const super_cut *c, const uint8_t *first, const uint8_t *out, uint32_t len) {
+    const uint8_t *ip = out + IP, *tcp = out + c->l4, *was = first + c->l4;
+    uint32_t l4_len = len - c->l4;
+    if (len != c->payload + c->size || memcmp(out + MAC_BYTES, first + MAC_BYTES, 2))
+        return 0;
+    if (c->v6) {
+        if (ip[0] >> 4 != 6 || get16(ip + 4) != l4_len || ip[6] != TCP)
+            return 0;
+    } else if (ip[0] != 0x45 || get16(ip + 2) != len - IP || get16(ip + 6) & ~(uint32_t)DONT_FRAGMENT || ip[9] != TCP ||
+               memcmp(ip + 4, first + IP_ID, 2) || get16(ip + 10) == 0xffff || fold(add(ip, L4 - IP, 0)) != 0xffff)
+        return 0;
+    if (tcp[13] != ACK || tcp[12] != was[12] || get16(tcp + 18) || memcmp(tcp + 4, was + 4, 4) ||
+        get16(tcp + 16) == 0xffff)
+        return 0;
+    uint64_t sum = pseudo(ip + (c->v6 ? 8 : 12), c->v6 ? 32 : 8, TCP, l4_len);
+    return fold(add(tcp, l4_len, sum)) == 0xffff;
+}
+
+void super_run_whole(super_run *r, const super_cut *c, uint32_t segments) {
+    *r = (super_run){.len = c->payload + segments * c->size, .headers = c->payload, .size = c->size,
+                     .segments = segments, .tcp = 1, .verified = 1, .v6 = c->v6};
+}
+
 /* ---- joining */
 
 /* Length of the headers of a frame of a form that can be joined, 0 for others; the L4 checksum is not looked at. */
@@ -224,7 +266,7 @@ static int same_flow(const super_run *r, const uint8_t *a, const uint8_t *b) {
 }
 
 uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len) {
-    if (!r->headers || len <= r->headers || len - r->headers > r->size || r->push || r->segments >= SUPER_SEGMENTS ||
+    if (!r->headers || r->v6 || len <= r->headers || len - r->headers > r->size || r->push || r->segments >= SUPER_SEGMENTS ||
         r->len + (len - r->headers) > SUPER_BYTES || r->len != r->headers + r->segments * r->size ||
         form(next, len, !r->tcp, r->tcp) != r->headers || !same_flow(r, frame, next) || !sum_is_right(next, len))
         return 0;
@@ -239,17 +281,26 @@ uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next,
     return len - r->headers;
 }
 
+uint8_t super_run_kind(const super_run *r) {
+    return !r->tcp ? VIRTIO_NET_HDR_GSO_UDP_L4 : r->v6 ? VIRTIO_NET_HDR_GSO_TCPV6 : VIRTIO_NET_HDR_GSO_TCPV4;
+}
+
 void super_run_end(const super_run *r, uint8_t *frame, super_header *h) {
     memset(h, 0, sizeof *h);
     if (r->segments == 1)
         return;
-    uint32_t l4_len = r->len - L4;
+    uint32_t l4 = r->v6 ? L4_OF_V6 : L4, l4_len = r->len - l4;
     h->flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-    h->gso_type = r->tcp ? VIRTIO_NET_HDR_GSO_TCPV4 : VIRTIO_NET_HDR_GSO_UDP_L4;
+    h->gso_type = super_run_kind(r);
     h->hdr_len = (uint16_t)r->headers;
     h->gso_size = (uint16_t)r->size;
-    h->csum_start = L4;
+    h->csum_start = (uint16_t)l4;
     h->csum_offset = (r->tcp ? TCP_SUM : UDP_SUM) - L4;
+    if (r->v6) {
+        put16(frame + IP + 4, l4_len);
+        put_sum(frame + l4 + h->csum_offset, fold(pseudo(frame + IP + 8, 32, TCP, l4_len)));
+        return;
+    }
     put16(frame + IP_LENGTH, r->len - IP);
     put16(frame + IP_SUM, 0);
     put_sum(frame + IP_SUM, (uint16_t)~fold(add(frame + IP, L4 - IP, 0)));

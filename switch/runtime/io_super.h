@@ -39,19 +39,32 @@ int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gs
 /* Writes the next segment, at most SUPER_HEADERS + c->size bytes; returns its length, 0 after the last. */
 uint32_t super_cut_next(super_cut *c, uint8_t *out);
 
+/* How many segments from the first on are uniform: of one length, with the same headers but for IPv4's identification
+ * and checksum and TCP's sequence number and checksum. 0 where that is not worth knowing, or where there are options of
+ * IP, VLAN tags, or flags that are not the same in all. The last segment is never one of them. */
+uint32_t super_uniform(const super_cut *c);
+/* Whether what became of the first segment is how it came, with other values in headers at most, and may be sent as a
+ * super-packet: then its headers, before the payload of all that are uniform, stand for what becomes of those. */
+int super_like(const super_cut *c, const uint8_t *first, const uint8_t *out, uint32_t len);
+
+void super_cut_skip(super_cut *c, uint32_t index); /* to the segment of this number, none of the last */
+
 /* ---- joining: IPv4 without options, not fragmented, UDP with checksum or TCP */
 typedef struct super_run {
     uint32_t len;      /* of the frame, all segments' payloads included */
     uint32_t headers;  /* before the payload; 0: nothing can be joined to it */
     uint32_t size;     /* payload of the first segment */
     uint32_t segments;
-    uint8_t tcp, push, verified;
+    uint8_t tcp, push, verified, v6;
 } super_run;
 
+/* The run of a super-packet's first `segments`, which are uniform. */
+void super_run_whole(super_run *r, const super_cut *c, uint32_t segments);
 /* A run of one frame; one that is longer than `longest` is never joined. */
 void super_run_begin(super_run *r, const uint8_t *frame, uint32_t len, uint32_t longest, int udp, int tcp);
 /* Bytes of `next`'s payload if it continues the run, 0 if not. They go behind the run's, then r->len is right. */
 uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len);
+uint8_t super_run_kind(const super_run *r); /* its gso_type, if it is of more than one frame */
 /* Makes the frame what the kernel takes: a single frame stays as it is. */
 void super_run_end(const super_run *r, uint8_t *frame, super_header *h);
 

@@ -173,10 +173,19 @@ typedef struct sw_program {
     const sw_array_desc *meters;
     const sw_register_group *groups;
     size_t phv_bytes, scratch_bytes, header_bytes;
+    uint8_t alike; /* whether the program tells when it treats a super-packet's segments differently: alike.py */
     void (*run)(sw *s, const sw_packet *in, sw_emit emit, void *ctx);
 } sw_program;
 
 extern const sw_program sw_the_program;
+
+/* The counters that a packet went by, while one packet stands for several (alike.c). */
+#define SW_TALLIES 64u
+typedef struct sw_tallied {
+    uint8_t on;
+    uint32_t n;
+    uint64_t *packets[SW_TALLIES], *bytes[SW_TALLIES];
+} sw_tallied;
 
 struct sw {
     const sw_program *prog;
@@ -205,6 +214,8 @@ struct sw {
     uint64_t *trace; /* of traced programs */
     size_t trace_used;
     uint64_t trace_lost; /* events */
+    uint8_t differs;     /* set by the program, see alike.py */
+    sw_tallied tallied;
     sw_stats stats;
 };
 
@@ -252,6 +263,12 @@ static inline uint64_t sw_random(sw *s, uint64_t lo, uint64_t hi) {
 static inline void sw_count(sw_counter *c, const sw_pkt *k) {
     c->packets++;
     c->bytes += k->ingress_len;
+}
+
+void sw_tally_add(sw *s, uint64_t *packets, uint64_t *bytes);
+
+static inline SW_UNUSED void sw_tally(sw *s, uint64_t *packets, uint64_t *bytes) {
+    if (SW_UNLIKELY(s->tallied.on)) sw_tally_add(s, packets, bytes);
 }
 
 /* Writes values of any width one after the other, as checksum and hash inputs are laid out. */

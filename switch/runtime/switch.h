@@ -28,6 +28,12 @@ typedef void (*sw_emit)(void *ctx, uint32_t port, const uint8_t *data, uint32_t 
 /* Runs n packets to completion, in order. This is the signature of SwitchDevice.c_process. */
 void sw_process(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx);
 
+/* Runs one packet that stands for n of its length, which differ as the segments of a TCP super-packet do (see
+ * switch/alike.py for what that is; only those that io_super.h calls uniform are such). Returns 1 when the program
+ * would have done the same with each of them and `agree` agrees, asked when everything was emitted: then all n are
+ * counted. Returns 0 when the packet stands for itself alone: let the others follow by sw_process. */
+int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (*agree)(void *ctx), void *ctx);
+
 typedef struct sw_stats {
     uint64_t received;        /* packets given to sw_process */
     uint64_t sent;            /* packets emitted */

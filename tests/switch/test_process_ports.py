@@ -51,6 +51,7 @@ class Patch:
 
         self._process = PROCESS(process)
         self.c_process = ctypes.cast(self._process, ctypes.c_void_p).value
+        self.c_alike = None
         self.c_handle = 1
 
     def close(self) -> None:
