@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from controller.epochs import EpochStore
+from controller.p4runtime import SwitchClient
+from controller.program import Program
 from controller.setup import connect, job_controller, seat
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
-from topologies.targets import choose
+from topologies.targets import targets
+from wire.verdicts import Verdict
 
 from .errors import BenchError
 
@@ -64,11 +68,13 @@ def measure(
     hosts: Sequence[str],
     dtypes: Sequence[str],
     nbytes: int,
+    say: Callable[[str], None],
     progress: Callable[[float], None],
 ) -> list[Cell]:
     """All-reduce arrays of `nbytes` over these hosts of a running network; rank r is on hosts[r].
 
-    `progress` is told the share that is done. Raises RankError (also for a wrong sum), BenchError, and the
+    `say` is told the steps, and what the network's fault table did meanwhile; `progress` the share that is
+    done. Raises RankError (also for a wrong sum), BenchError, and the
     errors of the controller.
     """
     size = nbytes // 4
@@ -76,13 +82,15 @@ def measure(
     arguments = [["--ip", record.host(host).ip, "--plan", plan] for host in hosts]
     heard: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
     total, done = len(dtypes) * REPEATS * len(hosts), 0
+    say(f"network {record.name}, {record.target}: starting {len(hosts)} workers")
     with (
         connect(record, record.switches[0].name) as client,
         Ranks(record, hosts, "bench.rank", arguments) as ranks,
     ):
+        faults_before = _faults(record, client)
         jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
         seats = [seat(record, host, port) for host, port in zip(hosts, ranks.ports(), strict=True)]
-        members = jobs.add_job(JOB, seats, choose(record.target).default_window)
+        members = jobs.add_job(JOB, seats, targets()[record.target].default_window)
         try:
             for rank, membership in enumerate(members):
                 ranks.tell(rank, membership.to_json())
@@ -92,7 +100,21 @@ def measure(
                 progress(done / total)
         finally:
             jobs.remove_job(JOB)
+        faulted = _faults(record, client) - faults_before
+    if faulted:
+        counts = ", ".join(f"{n:,} {verdict.name.split('_')[1].lower()}" for verdict, n in faulted.items())
+        say(f"network {record.name} has faults set: {counts} packets meanwhile")
     return [_cell(record, hosts, dtype, 4 * size, heard) for dtype in dtypes]
+
+
+def _faults(record: NetRecord, client: SwitchClient) -> Counter[Verdict]:
+    """Return the packets that the switch's fault tables have dropped, duplicated or corrupted so far."""
+    program, ports = Program(client.p4info), record.peers(record.switches[0].name)
+    found: Counter[Verdict] = Counter()
+    for faults in (program.ingress_faults, program.egress_faults):
+        for counts in faults.injected(client, ports).values():
+            found.update({verdict: packets for verdict, (packets, _) in counts.items()})
+    return found
 
 
 def _cell(

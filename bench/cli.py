@@ -134,15 +134,16 @@ def bench_allreduce(
     absent: dict[str, str] = {}
     cells: list[Cell] = []
 
-    def measure(record: NetRecord, bar: Callable[[str], Callable[[float], None]], count: int) -> None:
-        hosts = [host.name for host in record.hosts][:count]
-        wanted = nbytes or allreduce.DEFAULT_BYTES[record.target]
-        cells.extend(allreduce.measure(record, hosts, dtypes, wanted, bar(record.target)))
-
     with _progress() as (say, bar):
+
+        def measure(record: NetRecord, count: int) -> None:
+            hosts = [host.name for host in record.hosts][:count]
+            wanted = nbytes or allreduce.DEFAULT_BYTES[record.target]
+            cells.extend(allreduce.measure(record, hosts, dtypes, wanted, say, bar(record.target)))
+
         if net is not None:
             record, count = _running(net, switch, elements, workers)
-            measure(record, bar, count)
+            measure(record, count)
         else:
             from topologies import manager
             from topologies.spec import star
@@ -156,7 +157,7 @@ def bench_allreduce(
                     elements=256 if elements is None else elements,
                     say=say,
                 ) as record:
-                    measure(record, bar, count)
+                    measure(record, count)
     ratios = allreduce.ratios(cells, "bmv2")
     if as_json:
         tree = {"cells": [_cell_tree(cell) for cell in cells], "absent": absent, "ratios": ratios}

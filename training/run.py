@@ -24,7 +24,7 @@ from topologies import manager
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
 from topologies.spec import describe
-from topologies.targets import choose
+from topologies.targets import targets
 from wire.errors import P4ReduceError
 from wire.verdicts import Verdict
 
@@ -180,7 +180,7 @@ def _train(
     record: NetRecord, client: SwitchClient, program: Program, plan: Plan, watch: Watch
 ) -> Callable[[float], Outcome]:
     hosts = [host.name for host in record.hosts]
-    window = choose(record.target).default_window
+    window = targets()[record.target].default_window
     jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as folder:
         evidence = [Path(folder, f"rank{rank}.npz") for rank in range(plan.n)]

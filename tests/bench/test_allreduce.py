@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from bench import allreduce, cli
 from bench.allreduce import Cell
 from bench.rank import data, is_sum
 from controller.cli import app
+from controller.program import Program
+from controller.program.faults import Shares
+from controller.setup import connect
 from topologies import manager
 from topologies import record as records
 from topologies.spec import star
@@ -106,14 +110,24 @@ def test_it_measures_each_target_and_leaves_nothing(target: Target) -> None:
 
 
 @pytest.mark.root
-def test_a_running_network_is_used_and_stays(target: Target) -> None:
+def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"bench-{os.getpid()}"
     with manager.network(star(3), name=name, target=target.name, elements=64) as record:
+        # The switch runs: its program need not be found again.
+        monkeypatch.setattr(type(target), "missing", lambda _: "absent")
         # Twice: the job is gone after the first.
         for workers in ([], ["--workers", "2"]):
             done = invoke(*TINY, "--net", name, "--dtype", "int32", *workers)
             assert done.exit_code == 0
             assert f"{2 if workers else 3} workers, 64 values a packet" in done.stdout
+            assert f"network {name}, {target.name}: starting {2 if workers else 3} workers" in done.stderr
+            assert "faults" not in done.stderr
+        with connect(record, "s1") as client:
+            Program(client.p4info).ingress_faults.set(client, 1, Shares(drop=0.3))
+        done = invoke(*TINY, "--net", name, "--dtype", "int32")
+        counts = re.search(rf"network {name} has faults set: (\d+) dropped packets meanwhile\n", done.stderr)
+        assert counts is not None
+        assert int(counts[1]) > 0
         for options in (["--elements", "256"], ["--switch", "tofino"], ["--workers", "4"]):
             assert invoke("bench", "allreduce", "--net", name, *options).exit_code == 2
         assert records.load(name).dead() == []
