@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller remembers over its death: jobs, sessions, tenants, events.
+
+A job's row holds the plan of its epoch before the switch hears of it, so that a controller that is killed at
+any moment finds what it meant to do.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from sqlite3 import Connection, Row, connect
+from typing import Any
+
+from controller.database import transaction
+from controller.errors import StateError
+
+FORMAT = 1
+EVENTS = 10_000
+"""Events kept; the oldest go."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS format (version INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS tenants (name TEXT PRIMARY KEY, quota INTEGER) STRICT;
+CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, row TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS sessions (sid TEXT PRIMARY KEY, job TEXT NOT NULL, row TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, job TEXT, kind TEXT NOT NULL, text TEXT NOT NULL
+) STRICT;
+"""
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """A change of epoch that is under way; `lost` has (rank, host, why) each."""
+
+    id: int
+    members: bool
+    why: str
+    lost: list[list[Any]]
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """An epoch as it was planned; seats are (host, udp_port) by rank."""
+
+    epoch: int
+    base: int
+    window: int
+    lead: int
+    group: int
+    rids: list[int]
+    seats: list[list[Any]]
+    g0: int
+    t0: int
+    resume: bool
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job: what was asked for, where it is, and where it goes on."""
+
+    name: str
+    number: int
+    tenant: str
+    hosts: list[str]
+    slots: int
+    base: int
+    lead: int
+    rate_bps: int | None
+    created: float
+    next_chunk: int
+    """Where an epoch of other members will begin, at least."""
+    begun: int
+    """All-reduces begun, at least."""
+    changes: int
+    """Id of the last change."""
+    draining: int | None
+    change: ChangeRow | None
+    epoch: EpochRow | None
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """A worker that holds a rank."""
+
+    sid: str
+    job: str
+    rank: int
+    ip: str
+    udp_port: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a person may want to know; `job` is empty for what concerns the network."""
+
+    id: int
+    time: float
+    job: str
+    kind: str
+    text: str
+
+
+class Store:
+    """The controller's tables in the network's state file; `close` it.
+
+    The connection that it keeps is for reading, and keeps the write-ahead log alive between transactions.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Make the tables if they are not there; StateError if the file cannot be used or is newer."""
+        self._path = path
+        self._clock = clock
+        with transaction(path, SCHEMA) as database:
+            row = database.execute("SELECT version FROM format").fetchone()
+            if row is None:
+                database.execute("INSERT INTO format VALUES (?)", (FORMAT,))
+            elif row[0] != FORMAT:
+                raise StateError(path, f"its format is {row[0]}, ours is {FORMAT}: another version wrote it")
+        self._reader = connect(path, check_same_thread=False)
+        self._reader.row_factory = Row
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+        self._reader.close()
+
+    # ---- jobs and sessions
+    def jobs(self) -> list[JobRow]:
+        """Return all jobs, oldest first."""
+        found = [_job(json.loads(row["row"])) for row in self._reader.execute("SELECT row FROM jobs")]
+        return sorted(found, key=lambda job: job.created)
+
+    def put_job(self, job: JobRow) -> None:
+        """Insert a job, or replace the row of that name."""
+        with transaction(self._path) as database:
+            database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (job.name, json.dumps(asdict(job))))
+
+    def drop_job(self, name: str) -> None:
+        """Forget a job and its sessions."""
+        with transaction(self._path) as database:
+            database.execute("DELETE FROM sessions WHERE job = ?", (name,))
+            database.execute("DELETE FROM jobs WHERE name = ?", (name,))
+
+    def sessions(self) -> list[SessionRow]:
+        """Return all sessions."""
+        return [
+            SessionRow(**json.loads(row["row"])) for row in self._reader.execute("SELECT row FROM sessions")
+        ]
+
+    def put_session(self, session: SessionRow) -> None:
+        """Insert a session, or replace the row of that id."""
+        with transaction(self._path) as database:
+            database.execute(
+                "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
+                (session.sid, session.job, json.dumps(asdict(session))),
+            )
+
+    def drop_session(self, sid: str) -> None:
+        """Forget a session."""
+        with transaction(self._path) as database:
+            database.execute("DELETE FROM sessions WHERE sid = ?", (sid,))
+
+    # ---- tenants
+    def tenants(self) -> dict[str, int | None]:
+        """Return the quota of each tenant in slots, None for one without."""
+        return {r["name"]: r["quota"] for r in self._reader.execute("SELECT * FROM tenants ORDER BY name")}
+
+    def put_tenant(self, name: str, quota: int | None) -> None:
+        """Set a tenant's quota."""
+        with transaction(self._path) as database:
+            database.execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (name, quota))
+
+    # ---- events
+    def log(self, job: str, kind: str, text: str) -> int:
+        """Keep an event; return its id."""
+        with transaction(self._path) as database:
+            return _log(database, self._clock(), job, kind, text)
+
+    def events(self, after: int = 0, job: str | None = None, most: int = 1000) -> list[Event]:
+        """Return events with an id above `after`, oldest first, at most `most`, the newest of them."""
+        rows = self._reader.execute(
+            "SELECT * FROM events WHERE id > ? AND (? IS NULL OR job = ?) ORDER BY id DESC LIMIT ?",
+            (after, job, job, most),
+        ).fetchall()
+        return [Event(**dict(row)) for row in reversed(rows)]
+
+
+def _log(database: Connection, now: float, job: str, kind: str, text: str) -> int:
+    made = database.execute(
+        "INSERT INTO events (time, job, kind, text) VALUES (?, ?, ?, ?)", (now, job, kind, text)
+    ).lastrowid
+    assert made is not None
+    if made % 100 == 0:
+        database.execute("DELETE FROM events WHERE id <= ?", (made - EVENTS,))
+    return made
+
+
+def _job(tree: dict[str, Any]) -> JobRow:
+    change, epoch = tree.pop("change"), tree.pop("epoch")
+    return JobRow(
+        **tree,
+        change=None if change is None else ChangeRow(**change),
+        epoch=None if epoch is None else EpochRow(**epoch),
+    )
