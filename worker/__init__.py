@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The all-reduce engine on a host: quantize, stream, recover."""
 
-from .engine import Engine, Stats
+from .engine import Engine
 from .errors import (
     MismatchError,
     NonFiniteError,
     NotInJobError,
+    ResumeError,
     StalledError,
     TransportError,
     UnsupportedError,
     WorkerError,
 )
+from .stats import Stats
 from .transport import Transport
 from .worker import Worker
 
@@ -19,6 +21,7 @@ __all__ = [
     "MismatchError",
     "NonFiniteError",
     "NotInJobError",
+    "ResumeError",
     "StalledError",
     "Stats",
     "Transport",

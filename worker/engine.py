@@ -9,11 +9,15 @@
 4. A chunk is sent again when its deadline passes (worker.timer). While nothing at all arrives, a peer is
    late or the path is down: then only the lowest missing chunk probes, backing off, and the others wait.
 5. `now` is any clock in seconds that does not go back; each call is given it.
+6. A change of epoch: `stop`; then `resume` where the members stay, or `fetch` what another rank has and end
+   where they do not. `resume` takes the ring's packets from the new g0 on out of it (worker.kept) and makes
+   a ring of the new W; they are sent again from there, all before any new one, whether an all-reduce runs
+   or not. A result known from before counts for the send rule when it comes again, and is not delivered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,88 +27,87 @@ from wire.constants import MSG_RESULT
 from wire.membership import Membership
 from wire.packet import Packets, kind, payload_dtype
 
-from .errors import NotInJobError, StalledError
+from .errors import NotInJobError, ResumeError, StalledError
+from .kept import Kept, Ranges, nothing_kept, runs
 from .operation import Operation
+from .stats import Stats
 from .timer import RetransmissionTimer
 
 BURST = 128
 """Most packets of one `poll`: enough to make numpy's fixed costs small, little enough to stay in a cache."""
 FLAG = 1 << 3
 """The flag bit in a packet's `kind`."""
-
-
-@dataclass
-class Stats:
-    """Totals of one worker; packets are aggregation packets, seconds those spent inside all-reduces."""
-
-    all_reduces: int = 0
-    elements: int = 0
-    """Values summed, over all all-reduces that ended well."""
-    packets_sent: int = 0
-    """Retransmissions included."""
-    packets_received: int = 0
-    """Results that were awaited; others are duplicates or strays."""
-    retransmissions: int = 0
-    duplicates: int = 0
-    """Well-formed results that no chunk waited for."""
-    strays: int = 0
-    """Packets that are no result of this epoch's slots."""
-    bytes_sent: int = 0
-    """UDP payload bytes."""
-    seconds: float = 0.0
-    rtt: float | None = None
-    """The quickest of the last round trips in seconds, None before a first one."""
+NEVER = np.inf
+"""Deadline of a ring row that awaits no result."""
+PARKED = 1e300
+"""Deadline of a row that lacks its result and does not await it: others are fetched."""
 
 
 class Engine:
-    """One rank in one epoch, one all-reduce at a time.
+    """One rank from one change of members to the next, one all-reduce at a time.
 
-    `begin`, then `poll` and `on_results` until `done`, then `finish`.
+    `begin`, then `poll` and `on_results` until `done`, then `finish`. After a `resume` there may be packets
+    to send again between all-reduces too: `poll` and `on_results` while `outstanding`.
     `timeout`: seconds without any result after which `poll` raises StalledError.
     """
 
     def __init__(self, membership: Membership, timeout: float = 30.0, stats: Stats | None = None) -> None:
-        self.membership = membership
         self.timeout = timeout
         self.stats = stats if stats is not None else Stats()
         self.timer = RetransmissionTimer()
+        self._result_kind = kind(MSG_RESULT, 0, membership.elements)
+        # Chunk numbers below are offsets from this, the first epoch's g0, which may exceed 63 bits.
+        self._base = membership.g0
+        self._number = membership.t0
+        self._operation: Operation | None = None
+        self._start = 0  # offset of the operation's first chunk
+        self._lacking = 0  # results that the operation waits for
+        self._begun_at = 0.0
+        self._retransmitted_before = 0
+        self.left: str | None = None
+        """Why this rank is out of step with its job until it has a new engine; None while it is in step."""
+        self._open(membership, 0, 0.0)
+        self._kept = nothing_kept(self._ring)
+
+    def _open(self, membership: Membership, first: int, now: float) -> None:
+        """Make an empty ring for an epoch that begins at offset `first`."""
+        self.membership = membership
         self._window = w = membership.window
         rows = 2 * w
         self._ring = np.zeros(rows, payload_dtype(membership.elements))
-        self._ring["place"] = np.arange(rows) % w | np.arange(rows) // w << 15
-        self._result_kind = kind(MSG_RESULT, 0, membership.elements)
-        # Chunk numbers below are offsets from g0, which may exceed 63 bits.
+        self._ring["place"] = self._places = np.arange(rows) % w | np.arange(rows) // w << 15
         self._offset = np.full(rows, -1, np.int64)
-        self._deadline = np.full(rows, np.inf)  # infinite: not awaiting a result
+        self._deadline = np.full(rows, NEVER)
         self._sent_at = np.zeros(rows)
         self._tries = np.zeros(rows, np.int32)
         self._newest = np.zeros(rows, np.int64)  # scratch: which of equal rows in a batch came last
-        self._first = 0  # least chunk without a result in this epoch
-        self._next = 0  # least chunk not yet sent
-        self._highest = -1  # greatest chunk with a result
+        self._opened = first
+        self._first = first  # least chunk without a result in this epoch
+        self._next = first  # least chunk not yet sent in this epoch
+        self._highest = first - 1  # greatest chunk with a result
         self._in_flight = 0
-        self._next_check = np.inf  # no deadline lies before it
+        self._next_check = NEVER  # no deadline lies before it
         self._congestion_limit = max(1, membership.lead, w // 4)
         self._congestion = self._threshold = float(self._congestion_limit)
         self._cut_at = -np.inf  # when the congestion window was last reduced
         self._probing = False  # nothing arrives; only the lowest missing chunk is repeated
-        self._number = membership.t0
-        self._operation: Operation | None = None
-        self._start = 0  # offset of the operation's first chunk
-        self._begun_at = 0.0
-        self._progress_at = 0.0
-        self._retransmitted_before = 0
-        self._left: str | None = None
+        self._progress_at = now
+        self._stopped: str | None = None  # why
+        self._fetching = False
 
     @property
     def next_chunk(self) -> int:
-        """Number of the first chunk not yet sent (unwrapped)."""
-        return self.membership.g0 + self._next
+        """Number of the first chunk never sent (unwrapped)."""
+        return self._base + self._frontier
 
     @property
     def first_missing(self) -> int:
-        """Number of the first chunk without a result in this epoch (unwrapped)."""
-        return self.membership.g0 + self._first
+        """Number of the first chunk without a result, in this epoch or a former one (unwrapped)."""
+        first = self._first
+        if first < self._kept.end:
+            lacking = ~self._has_results(first, self._frontier)
+            return self._base + (first + int(lacking.argmax()) if lacking.any() else self._frontier)
+        return self._base + first
 
     @property
     def begun(self) -> int:
@@ -112,32 +115,129 @@ class Engine:
         return self._number
 
     @property
+    def running(self) -> bool:
+        """Whether an all-reduce is under way: begun, and neither finished nor given up."""
+        return self._operation is not None
+
+    @property
     def done(self) -> bool:
         """Whether `finish` can be called: all results are here, or the headers show a mismatch."""
         operation = self._operation
-        return operation is not None and (
-            operation.mismatch is not None or self._first == self._start + operation.length
-        )
+        return operation is not None and (operation.mismatch is not None or not self._lacking)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the epoch has been stopped."""
+        return self._stopped is not None
+
+    @property
+    def fetched(self) -> bool:
+        """Whether all results that `fetch` asked for have come, or nobody waits for them any more."""
+        return not self._fetching or self.left is not None or not bool((self._deadline < PARKED).any())
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether `poll` and `on_results` have something to do, an all-reduce or none."""
+        if self.left is not None:
+            return False
+        if self._stopped is not None:
+            return not self.fetched
+        return self.running or self._first < self._frontier
+
+    def missing(self, most: int = 8) -> list[int]:
+        """Return the lowest chunks that were sent in this epoch and have no result, at most `most`."""
+        lacking = np.sort(self._offset[np.isfinite(self._deadline)])[:most]
+        return [self._base + int(offset) for offset in lacking]
+
+    def results_above(self) -> Ranges:
+        """Return the chunks above `first_missing` that have results, in this epoch or a former one."""
+        first = self.first_missing - self._base
+        has = np.flatnonzero(self._has_results(first, self._frontier))
+        return runs(self._base + first + int(at) for at in has)
 
     def leave(self, reason: str) -> None:
-        """Refuse all further calls: this rank is out of step with the job until it has a new membership."""
-        self._left = reason
+        """Refuse all further calls: this rank is out of step with the job until it has a new membership.
+
+        What it has is still told: others may need it.
+        """
+        self.left = reason
         self._operation = None
-        self._deadline[:] = np.inf
+
+    def stop(self, why: str) -> None:
+        """Send nothing and take nothing in: a change of epoch begins. The time-out runs on."""
+        self._stopped, self._fetching = why, False
+
+    def fetch(self, chunks: Iterable[tuple[int, int]], now: float) -> None:
+        """While stopped, get the results of these chunks (runs, both ends included) by retransmission.
+
+        Only what was sent in this epoch and has no result is repeated; the switch replays its result if
+        another rank has it. `fetched` says when all came.
+        """
+        lacking = np.isfinite(self._deadline)
+        wanted = np.zeros_like(lacking)
+        for first, last in chunks:
+            low, high = max(first - self._base, self._first), min(last - self._base, self._next - 1)
+            wanted |= lacking & (self._offset >= low) & (self._offset <= high)
+        self._deadline[lacking] = PARKED
+        self._deadline[wanted] = now
+        self._next_check = self._progress_at = now
+        self._fetching = True
+
+    def resume(self, membership: Membership, now: float) -> None:
+        """Carry on in a new epoch of the same members, from `membership.g0`, which lies before `next_chunk`.
+
+        Raises ResumeError, and changes nothing, where the members differ or the packets are not kept.
+        """
+        old = self.membership
+        same = ("job", "rank", "n", "lead", "elements")
+        changed = [name for name in same if getattr(membership, name) != getattr(old, name)]
+        if changed:
+            raise ResumeError(old.rank, f"{', '.join(changed)} changed")
+        first, frontier = membership.g0 - self._base, self._frontier
+        oldest = max(self._opened, self._next - len(self._ring))
+        if not oldest <= first <= frontier:
+            raise ResumeError(
+                old.rank,
+                f"the epoch begins at chunk {membership.g0}, and it has the packets of chunks "
+                f"{self._base + oldest} to {self._base + frontier - 1}",
+            )
+        sent = np.arange(first, max(first, self._next))
+        parts = [
+            self._ring[(self._base + sent) % len(self._ring)],
+            self._kept.packets(max(first, self._next), frontier),
+        ]
+        known = self._has_results(first, frontier)
+        self._kept = Kept(first, self._joined(parts), known)
+        self._open(membership, first, now)
+
+    def _has_results(self, first: int, end: int) -> NDArray[np.bool_]:
+        """Return for each of chunks first..end-1 whether its result came, in this epoch or before."""
+        has = self._kept.known(first, end)
+        sent = max(0, min(end, self._next) - first)
+        has[:sent] |= ~np.isfinite(self._deadline[self._rows(first, sent)])
+        return has
+
+    @property
+    def _frontier(self) -> int:
+        """Least chunk never sent: beyond `_next` while kept packets are still to be sent again."""
+        return max(self._next, self._kept.end)
 
     def begin(self, array: ArrayLike, op: str, now: float) -> None:
         """Start an all-reduce; raises UnsupportedError (the rank stays in step) or NotInJobError."""
-        if self._left is not None:
+        if self.left is not None:
             raise NotInJobError(
                 f"rank {self.membership.rank} has left epoch {self.membership.epoch} of job "
-                f"{self.membership.job}: {self._left}. Rejoin with the membership of a new epoch."
+                f"{self.membership.job}: {self.left}. Rejoin with the membership of a new epoch."
             )
         if self._operation is not None:
             raise RuntimeError("an all-reduce is under way; finish it first")
+        if self._stopped is not None:
+            raise RuntimeError("the epoch is stopped; resume it first")
         operation = Operation(np.asarray(array), op, self._number, self.membership)
         self._operation = operation
         self._number += 1
-        self._start = self._next
+        self._start = self._frontier
+        self._lacking = operation.length
         self._begun_at = self._progress_at = now
         self._retransmitted_before = self.stats.retransmissions
 
@@ -158,17 +258,20 @@ class Engine:
 
     def wake_at(self, now: float) -> float:
         """Return when `poll` must be called again if no result comes before: `now` if it has more to send."""
-        return now if self._sendable() else min(self._next_check, self._progress_at + self.timeout)
+        if self._sendable():
+            return now
+        limit = self._progress_at + self.timeout if self.running else NEVER
+        return min(self._next_check, limit) if self.outstanding else limit
 
     def poll(self, now: float) -> Packets:
         """Return the packets to send now, in order, valid until the next call; raises StalledError."""
         operation = self._operation
-        if operation is None or self.done:
-            return self._ring[:0]
-        if now - self._progress_at >= self.timeout:
+        if operation is not None and not self.done and now - self._progress_at >= self.timeout:
             raise self._stalled(operation)
+        if not self.outstanding or (operation is not None and operation.mismatch is not None):
+            return self._ring[:0]
         again = self._due(now)
-        new = self._advance(operation, min(self._sendable(), BURST), now)
+        new = self._advance(min(self._sendable(), BURST), now)
         self.stats.packets_sent += len(again) + len(new)
         self.stats.bytes_sent += (len(again) + len(new)) * self._ring.itemsize
         if not len(again):
@@ -177,13 +280,13 @@ class Engine:
 
     def on_results(self, packets: Packets, now: float) -> None:
         """Take received payloads (k of `payload_dtype`): awaited results are used, all else is counted."""
-        if not len(packets) or self._operation is None:
+        if not len(packets) or not self.outstanding:
             return
         place = packets["place"].astype(np.int64)
         slot = place & 0x7FFF
         sound = (packets["kind"] & ~np.uint8(FLAG) == self._result_kind) & (slot < self._window)
         rows = np.where(sound, slot + (place >> 15) * self._window, 0)
-        awaited = sound & (self._ring["chunk"][rows] == packets["chunk"]) & np.isfinite(self._deadline[rows])
+        awaited = sound & (self._ring["chunk"][rows] == packets["chunk"]) & (self._deadline[rows] < PARKED)
         order = np.arange(len(rows))
         self._newest[rows[awaited]] = order[awaited]
         awaited &= self._newest[rows] == order
@@ -195,12 +298,12 @@ class Engine:
         if count < len(rows):
             rows, packets = rows[awaited], packets[awaited]
         self._sample(rows, now)
-        self._deadline[rows] = np.inf
+        self._deadline[rows] = NEVER
         if self._probing:
             # The wait was not the path's: give the others the usual time, not the backed-off one.
             self._probing = False
             self.timer.answered()
-            self._deadline[np.isfinite(self._deadline)] = now + 2 * self.timer.base
+            self._deadline[self._deadline < PARKED] = now + 2 * self.timer.base
             self._next_check = now + 2 * self.timer.base
         self._in_flight -= count
         self.stats.packets_received += count
@@ -208,8 +311,17 @@ class Engine:
         # Slow start below the threshold, then a packet a round trip (RFC 5681, 3.1).
         growth = count if self._congestion < self._threshold else count / self._congestion
         self._congestion = min(self._congestion_limit, self._congestion + growth)
-        self._operation.deliver(self._offset[rows] - self._start, packets)
+        self._deliver(self._offset[rows], packets)
         self._first = self._first_awaited()
+
+    def _deliver(self, offsets: NDArray[np.int64], packets: Packets) -> None:
+        """Hand over the results that were not known from a former epoch; these are of the operation."""
+        if self._first < self._kept.end:
+            fresh = self._kept.learn(offsets)
+            offsets, packets = offsets[fresh], packets[fresh]
+        if self._operation is not None and len(offsets):
+            self._operation.deliver(offsets - self._start, packets)
+            self._lacking -= len(offsets)
 
     def _sample(self, rows: NDArray[np.int64], now: float) -> None:
         """Tell the timer a round-trip time, of chunks sent once (Karn) that no later chunk has overtaken."""
@@ -221,28 +333,40 @@ class Engine:
 
     def _sendable(self) -> int:
         """Return how many new packets the send rule, the exponents known and the congestion window allow."""
-        operation = self._operation
-        if operation is None:
+        if self._stopped is not None or self.left is not None:
             return 0
-        filled = self._start + operation.ready(self._first - self._start)
+        operation = self._operation
+        filled = self._kept.end
+        if operation is not None:
+            filled = max(filled, self._start + operation.ready(self._first - self._start))
         ruled = self._first + self._window
         budget = max(1, int(self._congestion)) - self._in_flight
         return max(0, min(filled, ruled, self._next + budget) - self._next)
 
     def _row(self, offset: int) -> int:
-        return (self.membership.g0 + offset) % (2 * self._window)
+        return (self._base + offset) % len(self._ring)
 
-    def _advance(self, operation: Operation, count: int, now: float) -> Packets:
+    def _rows(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return the rows of `count` chunks from offset `first`."""
+        return (self._row(first) + np.arange(count)) % len(self._ring)
+
+    def _advance(self, count: int, now: float) -> Packets:
         """Fill and return the next `count` packets; at the ring's end one copy."""
         parts = []
         while count:
             row = self._row(self._next)
             k = min(count, len(self._ring) - row)
             part = slice(row, row + k)
+            if self._next < self._kept.end:
+                k = min(k, self._kept.end - self._next)
+                part = slice(row, row + k)
+                self._ring[part] = self._kept.packets(self._next, self._next + k)
+                self._ring["place"][part] = self._places[part]
+            elif self._operation is not None:
+                self._operation.fill(self._ring[part], self._next - self._start)
             packets = self._ring[part]
-            operation.fill(packets, self._next - self._start)
             self._offset[part] = offsets = self._next + np.arange(k)
-            packets["chunk"] = (offsets + self.membership.g0 % (1 << 32)) % (1 << 32)
+            packets["chunk"] = (offsets + self._base % (1 << 32)) % (1 << 32)
             self._sent_at[part] = now
             self._tries[part] = 1
             deadline = now + self.timer.patience()
@@ -252,6 +376,8 @@ class Engine:
             self._in_flight += k
             count -= k
             parts.append(packets)
+            if self._next == self._kept.end:
+                self._kept.drop_packets()
         if len(parts) == 1:
             return parts[0]
         return self._joined(parts) if parts else self._ring[:0]
@@ -270,9 +396,9 @@ class Engine:
             return self._ring[:0]
         if now - self._progress_at >= self.timer.patience():
             # Nothing arrives at all. Repeating a whole window at a late peer's switch helps nobody.
-            rows = np.array([self._row(self._first)])
+            awaiting = np.flatnonzero(self._deadline < PARKED)
+            rows = awaiting[[self._offset[awaiting].argmin()]]
             self.timer.back_off()
-            awaiting = np.isfinite(self._deadline)
             self._deadline[awaiting] = now + self.timer.patience()
             self._tries[rows] += 1
             if not self._probing:
@@ -311,6 +437,7 @@ class Engine:
             operation.length,
             f"{self.membership.switch_ip}:{self.membership.port}",
             self.stats.retransmissions - self._retransmitted_before,
+            self._stopped,
         )
         self.leave("its last all_reduce timed out")
         return error

@@ -59,16 +59,34 @@ class NonFiniteError(WorkerError, ValueError):
 class StalledError(WorkerError, TimeoutError):
     """No result arrived for `seconds`; this rank has left the job.
 
-    `first` is the lowest chunk number without a result, `missing` how many sent chunks have none.
+    `first` is the lowest chunk number without a result, `missing` how many sent chunks have none,
+    `stopped` why the controller had stopped the job, None if it had not.
     """
 
     def __init__(
-        self, seconds: float, first: int, missing: int, total: int, switch: str, retransmissions: int
+        self,
+        seconds: float,
+        first: int,
+        missing: int,
+        total: int,
+        switch: str,
+        retransmissions: int,
+        stopped: str | None = None,
     ) -> None:
         self.seconds, self.first, self.missing, self.total = seconds, first, missing, total
-        self.switch, self.retransmissions = switch, retransmissions
+        self.switch, self.retransmissions, self.stopped = switch, retransmissions, stopped
+        paused = f", and the job is stopped ({stopped}): see its events" if stopped is not None else ""
         super().__init__(
             f"no result for {seconds:g} s from switch {switch}: {missing} chunk(s) sent and unanswered, "
-            f"the first is chunk {first}, of {total} in this all-reduce; {retransmissions} retransmissions. "
-            "Check that every rank of the job calls all_reduce and reaches the switch, then rejoin the job."
+            f"the first is chunk {first}, of {total} in this all-reduce; {retransmissions} retransmissions"
+            f"{paused}. Check that every rank of the job calls all_reduce and reaches the switch, "
+            "then rejoin the job."
         )
+
+
+class ResumeError(WorkerError):
+    """An epoch that this rank cannot carry on in: other members, or packets it no longer has."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        self.rank = rank
+        super().__init__(f"rank {rank} cannot carry on: {reason}. The job needs a change of members.")

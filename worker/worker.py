@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from wire.membership import Membership
 
-from .engine import Engine, Stats
+from .engine import Engine
+from .stats import Stats
 from .transport import Transport
 
 
