@@ -64,6 +64,13 @@ def up(
             pcap.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SpecError(f"--pcap {pcap}", f"the folder cannot be made: {error.strerror}") from None
+        old = sorted(pcap.glob("*.pcap"))
+        if old:
+            raise SpecError(
+                f"--pcap {pcap}",
+                f"it holds captures already ({old[0].name}{f' and {len(old) - 1} more' if old[1:] else ''}): "
+                "remove them, or name another folder",
+            )
     clear_crashed(name, root, say)
     record = records.new_record(
         name,
@@ -71,6 +78,8 @@ def up(
         target=chosen.name,
         elements=elements,
         slots=chosen.default_slots,
+        window=chosen.default_window,
+        replicas=chosen.replicas,
         pcap=None if pcap is None else str(pcap),
         super_packets=super_packets and chosen.super_packets,
         root=root,
@@ -83,7 +92,10 @@ def up(
         say(f"loading the P4 program ({record.elements} elements, {record.slots} slots)")
         # Imported here, since gRPC takes its time and `net status` does not need it.
         from controller.setup import prepare
+        from p4src.compile import out_of_date
 
+        if out_of_date():
+            say("the sources p4src/*.p4 have changed since: recompile them with make p4 (it needs p4c)")
         prepare(record)
         self_test(record)
     except BaseException:

@@ -22,7 +22,7 @@ from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
 from wire.constants import RUN_ROOT
 from wire.hints import command
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 
 
@@ -103,6 +103,10 @@ class NetRecord:
     target: str
     elements: int
     slots: int
+    window: int
+    """Slots of a job's pool that suit the target's queues."""
+    replicas: int
+    """Multicast copies, over all groups, that a switch can hold."""
     token: str
     owner: Process
     hosts: tuple[HostRecord, ...]
@@ -231,6 +235,8 @@ def new_record(
     target: str,
     elements: int,
     slots: int,
+    window: int = 64,
+    replicas: int = 4096,
     pcap: str | None = None,
     super_packets: bool = False,
     root: Path = RUN_ROOT,
@@ -272,6 +278,8 @@ def new_record(
         target=target,
         elements=elements,
         slots=slots,
+        window=window,
+        replicas=replicas,
         token=token,
         owner=Process.of(os.getpid()),
         hosts=tuple(host_record(host) for host in spec.hosts),

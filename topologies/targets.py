@@ -38,6 +38,8 @@ class Target(ABC):
     """Slots of the P4 program that this target runs by default."""
     default_window: int
     """Slots of a job's pool that suit this target's queues."""
+    replicas: int
+    """Multicast copies, over all groups, that one switch can hold."""
     memory_mb: int
     """Memory that one switch with the default program takes."""
     super_packets: bool
@@ -98,6 +100,7 @@ class EmbeddedTarget(Target):
     name = "embedded"
     default_slots = 16384
     default_window = 256
+    replicas = 65535  # replication ids have 16 bits
     memory_mb = 200
     super_packets = True
 
@@ -117,6 +120,7 @@ class Bmv2Target(Target):
     name = "bmv2"
     default_slots = 1024
     default_window = 64  # its egress queues hold 64 packets
+    replicas = 4096
     memory_mb = 300
     super_packets = False
 
