@@ -37,6 +37,12 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+def out_of_date() -> bool:
+    """Say whether the .p4 sources are others than those that compiled/ was made of."""
+    stamp: dict[str, str] = json.loads(STAMP.read_text())
+    return stamp["sources_sha256"] != source_hash()
+
+
 def p4c_version(p4c: str) -> str:
     """Return the version that a p4c command says it has."""
     said = subprocess.run([p4c, "--version"], capture_output=True, text=True, timeout=30)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -14,7 +14,6 @@ from topologies.targets import Target, targets
 settings.register_profile("p4reduce", deadline=None, max_examples=50, print_blob=True)
 settings.load_profile("p4reduce")
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 TARGETS = targets()
 
 
@@ -38,13 +37,15 @@ def target(request: pytest.FixtureRequest) -> Target:
     chosen = TARGETS[request.param]
     missing = chosen.missing()
     if missing is not None:
-        pytest.skip(f"the target {chosen.name} is absent: {missing}")
+        pytest.skip(missing)
     return chosen
 
 
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """Return ../shared, which has the models and conformance programs; absent, the test is skipped."""
-    if not SHARED.is_dir():
-        pytest.skip("../shared (models and public conformance programs) is not beside this checkout")
-    return SHARED
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say each reason to skip once (pytest's own list does so for each file and line)."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count} of the tests: {reason}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from p4src.compile import SOURCES, compile_form, p4c_version, source_hash
+from p4src.compile import SOURCES, compile_form, out_of_date, p4c_version
 from p4src.forms import COMPILED, FORMS, STAMP, Form, FormError, form
 from wire import constants
 from wire.verdicts import p4_constants
@@ -18,7 +18,7 @@ from wire.verdicts import p4_constants
 
 def test_sources_and_stamp_agree() -> None:
     stamp = json.loads(STAMP.read_text())
-    assert stamp["sources_sha256"] == source_hash(), "p4src/*.p4 changed since: run `make p4` (it needs p4c)"
+    assert not out_of_date(), "p4src/*.p4 changed since: run `make p4` (it needs p4c)"
     assert re.fullmatch(r"\d+(\.\d+)+", stamp["p4c"])
 
 

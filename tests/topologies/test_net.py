@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from controller.cli import app
 from topologies import manager, processes
 from topologies import record as records
-from topologies.errors import NetworkError, RecordError
+from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import NetRecord, Process
 from topologies.spec import star
 from topologies.targets import Target
@@ -126,8 +126,22 @@ def test_a_star_comes_up_and_goes_down_without_a_trace(target: Target, name: str
     assert not record.switches[0].process.alive()
 
 
-def test_super_packets_can_be_switched_off(name: str) -> None:
-    record = manager.up(star(2), name=name, target="embedded", elements=64, super_packets=False)
+def test_captures_are_not_mixed_with_those_of_an_earlier_run(name: str, tmp_path: Path) -> None:
+    for old in ("b_in.pcap", "a_out.pcap"):
+        (tmp_path / old).touch()
+    message = rf"--pcap {tmp_path}: it holds captures already \(a_out.pcap and 1 more\): remove them, or name"
+    with pytest.raises(SpecError, match=message):
+        manager.up(star(1), name=name, pcap=tmp_path)
+    assert name not in records.names()
+
+
+def test_super_packets_can_be_switched_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p4src.compile.source_hash", lambda: "of other sources")
+    said: list[str] = []
+    record = manager.up(
+        star(2), name=name, target="embedded", elements=64, super_packets=False, say=said.append
+    )
+    assert "recompile them with make p4" in said[-1]
     assert not record.super_packets
     assert offloads(record, 1) == offloads(record, 2) == {"off"}
     process = record.switches[0].process
