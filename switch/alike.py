@@ -105,12 +105,10 @@ class Alike:
         )
 
     def checksum(self, checksum: ir.Checksum) -> bool:
-        """Whether verifying or updating may, where its target is valid.
+        """Whether verifying or updating may, where its target is valid and its condition holds.
 
         IPv4's own is right in each segment as it comes, and stays or becomes so in each alike.
         """
-        if self.reads(checksum.condition):
-            return True
         if not self.reads((checksum.target, checksum.calculation)):
             return False
         return not self._is_ipv4s(checksum)

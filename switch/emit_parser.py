@@ -230,9 +230,9 @@ class Parsers:
         x = Expressions(self.layout, self.bounds, k.source)
         with b.nest(""):
             conditions = [x.validity(b, k.target.header)]
-            self._differs(b, k, conditions[0])
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
+            self._differs(b, k, " && ".join(conditions))
             call = f"{self.actions.calculations[k.calculation.name]}(s, k, h)"
             wrong = f"{call} != {x.exact(b, k.target).code}"
             if self.trace.on:
@@ -244,9 +244,11 @@ class Parsers:
             conditions.append(wrong)
             b.line(f"if ({' && '.join(conditions)}) k->checksum_error = 1;")
 
-    def _differs(self, b: Block, k: ir.Checksum, valid: str) -> None:
-        if self.alike.checksum(k):
-            b.line(f"if ({valid}) {DIFFERS}")
+    def _differs(self, b: Block, k: ir.Checksum, condition: str) -> None:
+        if self.alike.reads(k.condition):
+            b.line(DIFFERS)
+        elif self.alike.checksum(k):
+            b.line(f"if ({condition}) {DIFFERS}")
 
     # ---- deparser
 
@@ -257,8 +259,8 @@ class Parsers:
             if k.update:
                 x = Expressions(self.layout, self.bounds, k.source)
                 with b.nest(""):
-                    self._differs(b, k, x.validity(b, k.target.header))
                     cond = "1" if k.condition is None else x.truth(b, k.condition)
+                    self._differs(b, k, f"{x.validity(b, k.target.header)} && {cond}")
                     with b.nest(f"if ({cond})"):
                         t = b.temp()
                         b.line(f"uint64_t {t} = {self.actions.calculations[k.calculation.name]}(s, k, h);")
