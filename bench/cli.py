@@ -281,7 +281,8 @@ def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], Callabl
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Without a terminal all it ever draws is an empty line at the end.
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
 
         def say(line: str) -> None:
             console.print(line, highlight=False, soft_wrap=True)

@@ -48,4 +48,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if reasons:
         terminalreporter.section("skipped")
     for reason, count in reasons.most_common():
-        terminalreporter.line(f"{count} of the tests: {reason}")
+        terminalreporter.line(f"{count} test{'s' if count > 1 else ''}: {reason}")

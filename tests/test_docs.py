@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -83,7 +84,7 @@ def test_the_change_that_the_page_proposes_fails_the_tests_it_names(tmp_path: Pa
     for file in ("pyproject.toml",):
         shutil.copy(ROOT / file, tmp_path)
     (tmp_path / "tests" / "conftest.py").unlink()  # it looks at the machine; these tests need none of it
-    run = [sys.executable, "-m", *command.split(), "-p", "no:cacheprovider"]
+    run = [sys.executable, "-m", *shlex.split(command), "-p", "no:cacheprovider"]
     # The copy goes first: the installed rooms are this checkout's.
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     text = (tmp_path / path).read_text()

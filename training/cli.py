@@ -66,6 +66,7 @@ def train(
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,  # elsewhere all it ever draws is an empty line at the end
     )
 
     class Drawn(Watch):

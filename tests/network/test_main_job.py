@@ -178,4 +178,4 @@ def test_bad_input_is_refused_in_one_line(options: list[str], names: str, tmp_pa
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert names in line
-    assert done.stdout.strip() == ""
+    assert done.stdout == ""
