@@ -112,6 +112,24 @@ class Counter:
 
 
 @dataclass(frozen=True)
+class Meter:
+    """An indirect meter array."""
+
+    id: int
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Digest:
+    """A digest whose samples are structs of bits."""
+
+    id: int
+    name: str
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Row:
     """A table entry in numbers; an lpm field's value is (value, prefix length)."""
 
@@ -142,10 +160,22 @@ class P4Info:
         self.counters = {
             c.preamble.name: Counter(c.preamble.id, c.preamble.name, c.size) for c in message.counters
         }
+        self.meters = {m.preamble.name: Meter(m.preamble.id, m.preamble.name, m.size) for m in message.meters}
+        self.digests = {
+            d.preamble.name: Digest(
+                d.preamble.id,
+                d.preamble.name,
+                tuple(m.name for m in message.type_info.structs[d.type_spec.struct.name].members),
+            )
+            for d in message.digests
+            if d.type_spec.struct.name in message.type_info.structs
+        }
         headers = {h.preamble.name: _fields(h.metadata) for h in message.controller_packet_metadata}
         self._packet_in = headers.get("packet_in", {})
         self._packet_out = headers.get("packet_out", {})
         self._tables_by_id = {table.id: table for table in self.tables.values()}
+        self._meters_by_id = {meter.id: meter for meter in self.meters.values()}
+        self._digests_by_id = {digest.id: digest for digest in self.digests.values()}
         self._actions_by_id = actions
 
     @classmethod
@@ -165,6 +195,16 @@ class P4Info:
     def counter(self, name: str) -> Counter:
         """Return a counter array; P4InfoError if the program has none of that name."""
         return _named(self.counters, name, "counter")
+
+    def meter(self, name: str | int) -> Meter:
+        """Return a meter array by name or id; P4InfoError if the program has none such."""
+        known: Mapping[Any, Meter] = self._meters_by_id if isinstance(name, int) else self.meters
+        return _named(known, name, "meter")
+
+    def digest(self, name: str | int) -> Digest:
+        """Return a digest by name or id; P4InfoError if the program has none such."""
+        known: Mapping[Any, Digest] = self._digests_by_id if isinstance(name, int) else self.digests
+        return _named(known, name, "digest")
 
     # ---- entities
     def key(self, table: str, key: Mapping[str, MatchValue]) -> Entity:
@@ -216,6 +256,20 @@ class P4Info:
             entity.counter_entry.index.index = index
         return entity
 
+    def rate(self, meter: str, index: int | None) -> Entity:
+        """Return the entity that reads one cell of a meter array, or all of them for None.
+
+        Written as it is, it makes the cell unconfigured: always green.
+        """
+        known = self.meter(meter)
+        entity = p4runtime_pb2.Entity()
+        entity.meter_entry.meter_id = known.id
+        if index is not None:
+            if not 0 <= index < known.size:
+                raise FieldError(meter, index, f"the array has the cells 0..{known.size - 1}")
+            entity.meter_entry.index.index = index
+        return entity
+
     def row(self, entity: Entity) -> Row:
         """Return a table entry in names and numbers; P4InfoError for ids that the program does not have."""
         entry = entity.table_entry
@@ -259,6 +313,19 @@ class P4Info:
             for metadata in packet.metadata
         }
 
+    def samples(self, digests: Any) -> list[dict[str, int]]:
+        """Return each sample's fields of a p4.v1.DigestList by name; P4InfoError for another program's."""
+        digest = self.digest(int(digests.digest_id))
+        found = []
+        for data in digests.data:
+            values = [int.from_bytes(member.bitstring, "big") for member in data.struct.members]
+            if len(values) != len(digest.fields):
+                raise P4InfoError(
+                    digest.name, f"a sample has {len(values)} values, the program's {len(digest.fields)}"
+                )
+            found.append(dict(zip(digest.fields, values, strict=True)))
+        return found
+
     # ---- for people
     def describe(self, update: Update) -> str:
         """Return an update in words: kind, table, key, action; never fails on what it does not know."""
@@ -276,7 +343,16 @@ class P4Info:
                 group = engine.multicast_group_entry
                 return f"{kind} multicast group {group.multicast_group_id} of {len(group.replicas)}"
             return f"{kind} clone session {engine.clone_session_entry.session_id}"
+        if which == "meter_entry":
+            cell = entity.meter_entry
+            return f"{kind} meter {self._name(self._meters_by_id, cell.meter_id)}[{cell.index.index}]"
+        if which == "digest_entry":
+            return f"{kind} digest {self._name(self._digests_by_id, entity.digest_entry.digest_id)}"
         return f"{kind} {which or 'nothing'}"
+
+    @staticmethod
+    def _name(known: Mapping[int, Any], number: int) -> str:
+        return str(known[number].name) if number in known else str(number)
 
     def _describe_row(self, row: Row) -> str:
         table = self.tables[row.table]

@@ -2,6 +2,7 @@
 """SwitchClient: one switch over P4Runtime. Every call has a limit, and every failure names the switch.
 
 1. Election ids are (microseconds since 1970, random): unique, and a later client outranks an earlier one.
+   Those of daemons (`standby_election_id`) outrank these, and among themselves the earlier one does.
 2. A partly failed Write is decoded here: the library's iterator over the batch's errors never ends.
 3. Without arbitration (`primary=False`) a client only reads, and takes nothing from the one that writes.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -44,6 +46,39 @@ ENTITIES = 4096
 def new_election_id() -> tuple[int, int]:
     """Return an election id (high, low) above those drawn before on this machine."""
     return time.time_ns() // 1000, secrets.randbits(63) + 1
+
+
+def standby_election_id() -> tuple[int, int]:
+    """Return an election id (high, low) below those drawn so before on this machine, above all others.
+
+    Of clients with such ids the first is primary; when its stream ends, the next oldest becomes it.
+    """
+    return (1 << 63) - time.time_ns() // 1000, secrets.randbits(63) + 1
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a client and its stream stand."""
+
+    primary: bool
+    """Whether the switch last told that this client is its primary; False once the stream has ended."""
+    primary_id: tuple[int, int] | None
+    """Election id of the primary, as far as the switch told."""
+    answers: int
+    """How often the switch has told who is primary: it grows where that was lost and won again meanwhile."""
+    ended: str | None
+    """Why the stream has ended, None while it runs. A client whose stream has ended is of no more use."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What came on the stream since the last news."""
+
+    standing: Standing
+    digests: tuple[tuple[float, Any], ...]
+    """(Unix time of arrival, p4.v1.DigestList), acknowledged already."""
+    lost: int
+    """Lists lost so far in the stream's life, because nobody asked for news while many came."""
 
 
 def decode_failures(
@@ -85,10 +120,14 @@ class SwitchClient:
         address: str,
         *,
         primary: bool = True,
+        standby: bool = False,
         election_id: tuple[int, int] | None = None,
         seconds: float = RPC_SECONDS,
     ) -> None:
         """Connect to HOST:PORT and become primary (with `primary=False`: read only).
+
+        With `standby`, another client that outranks this one is no error: `is_primary` tells, and `wait_news`
+        when that changes.
 
         `seconds` limits each call, and connecting with arbitration to CONNECT_SECONDS at most.
         Raises UnreachableError, TimedOutError, or NotPrimaryError when another client outranks this one.
@@ -107,7 +146,7 @@ class SwitchClient:
         try:
             self._connect()
             if primary:
-                self._arbitrate()
+                self._arbitrate(standby)
         except BaseException:
             self.close()
             raise
@@ -130,7 +169,26 @@ class SwitchClient:
     @property
     def is_primary(self) -> bool:
         """Whether the switch last told us that we are its primary."""
-        return self._session.primary is True and self._session.ended is None
+        return self.standing.primary
+
+    @property
+    def standing(self) -> Standing:
+        """How this client and its stream stand now."""
+        session = self._session
+        with session.changed:
+            primary = session.primary is True and session.ended is None
+            return Standing(primary, session.primary_id, session.answers, session.ended)
+
+    def wait_news(self, seconds: float) -> News | None:
+        """Wait until something came on the stream since the last call: word of the primary, digests, its end.
+
+        None when time is up. For one thread; the first call returns at once with the standing. Raises
+        nothing: that the stream has ended is news, told once.
+        """
+        digests = self._session.wait_news(seconds)
+        if digests is None:
+            return None
+        return News(self.standing, tuple(digests), self._session.lost)
 
     def take_over(self) -> None:
         """Become primary with an election id above that of whoever is. Raises as the constructor."""
@@ -151,14 +209,14 @@ class SwitchClient:
         finally:
             ready.cancel()
 
-    def _arbitrate(self) -> None:
+    def _arbitrate(self, standby: bool = False) -> None:
         session = self._session
         before = session.answers
         session.handshake()
         if not session.wait(lambda: session.answers > before, self._connect_seconds):
             raise TimedOutError(self.name, "its answer to our arbitration", self._connect_seconds)
         self._check_stream()
-        if not session.primary:
+        if not session.primary and not standby:
             raise NotPrimaryError(self.name, session.primary_id, session.arbitration_text)
 
     def _check_stream(self) -> None:

@@ -23,6 +23,8 @@ PACKETS = 1024
 """PacketIns that wait for a reader; the oldest are lost."""
 ERRORS = 16
 """StreamErrors (refused PacketOuts) kept."""
+DIGESTS = 256
+"""DigestLists that wait for a reader; the oldest are lost, and counted."""
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes of the largest answer; gRPC's 4 MB is less than all counters of a switch."""
 GRACE_SECONDS = 1.0
@@ -45,8 +47,12 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
         self.arbitration_text = ""
         self.ended: str | None = None
         """Why the stream has ended, None while it runs."""
+        self.lost = 0
+        """DigestLists lost so far because nobody took them."""
         self._packets: deque[Any] = deque(maxlen=PACKETS)
         self._errors: deque[Any] = deque(maxlen=ERRORS)
+        self._digests: deque[tuple[float, Any]] = deque(maxlen=DIGESTS)
+        self._told: tuple[object, ...] = ()
         self._address = address
         super().__init__(device_id, address, election_id)
 
@@ -97,6 +103,19 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
                     return None
         return None
 
+    def wait_news(self, seconds: float) -> list[tuple[float, Any]] | None:
+        """Wait until, since the last call, the switch told who is primary, digests came or the stream ended.
+
+        Returns (Unix time, DigestList) of each digest; None when time is up. For one reader.
+        """
+        with self.changed:
+            if not self.changed.wait_for(lambda: self._standing() != self._told or self._digests, seconds):
+                return None
+            self._told = self._standing()
+            found = list(self._digests)
+            self._digests.clear()
+            return found
+
     def tear_down(self) -> None:
         """End the stream, its thread and the channel, whatever state they are in."""
         self.stream_out_q.put(None)
@@ -106,6 +125,9 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
                 self.stream.cancel()
                 self._receiver.join(GRACE_SECONDS)
         self.channel.close()
+
+    def _standing(self) -> tuple[object, ...]:
+        return self.answers, self.ended
 
     def _receive(self) -> None:
         why = "the switch ended the stream"
@@ -135,3 +157,11 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
             self._packets.append(message.packet)
         elif kind == "error":
             self._errors.append(message.error)
+        elif kind == "digest":
+            # Unacknowledged, a server would not send the same sample again for a while.
+            ack = p4runtime_pb2.StreamMessageRequest()
+            ack.digest_ack.digest_id = message.digest.digest_id
+            ack.digest_ack.list_id = message.digest.list_id
+            self.stream_out_q.put(ack)
+            self.lost += len(self._digests) == DIGESTS
+            self._digests.append((time.time(), message.digest))

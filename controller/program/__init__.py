@@ -9,7 +9,9 @@ from controller.program.arp import Arp
 from controller.program.faults import Faults
 from controller.program.peek import Peek
 from controller.program.ports import Addresses, Ports
+from controller.program.rates import Rates
 from controller.program.receivers import Receivers
+from controller.program.refusals import Refusals
 from controller.program.routing import Routing
 from controller.program.sources import Sources
 from controller.program.verdicts import Verdicts
@@ -26,11 +28,13 @@ class Program:
         self.sources = Sources(p4info)
         self.routing = Routing(p4info)
         self.admission = Admission(p4info)
+        self.rates = Rates(p4info)
         self.receivers = Receivers(p4info)
         self.ingress_faults = Faults(p4info, "SwitchIngress.receive.faults")
         self.egress_faults = Faults(p4info, "SwitchEgress.faults")
         self.verdicts = Verdicts(p4info)
         self.peek = Peek(p4info)
+        self.refusals = Refusals(p4info)
 
 
 __all__ = ["Program"]

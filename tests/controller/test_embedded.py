@@ -3,22 +3,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from controller.entities import INSERT, insert, updates
+from controller.entities import INSERT, delete, insert, multicast_group, updates
 from controller.epochs import EpochStore
-from controller.errors import NotPrimaryError, RpcFailedError, TimedOutError, WriteError
+from controller.errors import FieldError, NotPrimaryError, RpcFailedError, TimedOutError, WriteError
 from controller.jobs import JobController, SwitchSite, WorkerSeat
 from controller.p4info import P4Info
-from controller.p4runtime import SwitchClient
+from controller.p4runtime import SwitchClient, standby_election_id
 from controller.program import Program
 from controller.program.faults import Shares
 from controller.program.peek import SlotState
+from controller.program.refusals import Refusal
+from controller.readback import difference, read_all
 from controller.setup import connect, job_controller, network_entities, prepare, seat
 from p4src.forms import form
 from switch.device import SwitchDevice
@@ -281,6 +285,130 @@ def test_a_later_client_takes_over(record: NetRecord, client: SwitchClient, prog
         with connect(record, "s1", primary=False) as reader:
             assert len(reader.read([reader.p4info.all_entries(program.ports.TABLE)])) == HOSTS + 2
         assert client.is_primary
+
+
+def test_the_oldest_standby_is_promoted_when_the_primary_ends(record: NetRecord) -> None:
+    address = record.switch("s1").grpc or ""
+    with ExitStack() as stack:
+        first, second, third = (
+            stack.enter_context(
+                SwitchClient("s1", 1, address, standby=True, election_id=standby_election_id())
+            )
+            for _ in range(3)
+        )
+        assert [c.is_primary for c in (first, second, third)] == [True, False, False]
+        with pytest.raises(NotPrimaryError):
+            connect(record, "s1")
+        for client in (second, third):
+            assert client.wait_news(0) is not None
+        first.close()
+        promoted, told = second.wait_news(5), third.wait_news(5)
+        assert promoted is not None
+        assert told is not None
+        assert (promoted.standing.primary, told.standing.primary) == (True, False)
+        assert told.standing.primary_id == second._session.election_id
+        second.write([])
+
+
+def test_refusals_are_told_at_once_and_again(
+    served: Served, record: NetRecord, client: SwitchClient, program: Program, jobs: JobController
+) -> None:
+    program.refusals.subscribe(client)
+    program.refusals.subscribe(client)
+    members = jobs.add_job(JOB, seats(record, 2), WINDOW)
+    client.wait_news(0)
+    frame = bytearray(2000)
+    served.process([(4, bytes(frame))])
+    _, team = workers(served, members)
+    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    packet = team[0].engine.poll(0.0)[:1]
+    jobs.remove_job(JOB)
+    found: list[Refusal] = []
+    deadline = time.monotonic() + 10
+    # The same packet is told again, within the second that a server would keep it back without our answer.
+    while sum(refusal.port == 1 for refusal in found) < 3:
+        team[0].transport.send(packet)
+        news = client.wait_news(0.02)
+        for arrived, digests in news.digests if news else ():
+            found += program.refusals.decode(arrived, digests)
+        assert time.monotonic() < deadline
+    garbage, *others = sorted(found, key=lambda refusal: refusal.port != 4)
+    assert garbage == Refusal(garbage.time, 4, Verdict.NOT_IPV4, "00:00:00:00:00:00")
+    host = record.host("h1")
+    for refusal in others:
+        assert refusal == Refusal(
+            *(refusal.time, 1, Verdict.NOT_ADMITTED, host.mac, host.ip, SITE.ip),
+            *(members[0].own_port, 0xBE00 + JOB, JOB, None, None, 0, 0, 0),
+        )
+    assert str(others[0]) == (
+        f"not admitted: from {host.mac}, {host.ip}:40001 to {SITE.ip}:{0xBE00 + JOB}, "
+        f"job {JOB}, chunk 0, slot 0, by port 1"
+    )
+
+
+def test_rates(client: SwitchClient, program: Program) -> None:
+    program.rates.set(client, 3, 200_000_000, 2)
+    program.rates.set(client, 255, 1_234_567_499, 64)
+    assert program.rates.read(client) == {3: 200_000_000, 255: 1_234_567_000}
+    program.rates.set(client, 3, None, 2)
+    assert program.rates.read(client) == {255: 1_234_567_000}
+    for rate, workers_ in ((999, 1), (10**12 + 1, 1), (10**6, 0), (10**6, 65)):
+        with pytest.raises(FieldError):
+            program.rates.rate(0, rate, workers_)
+    with pytest.raises(FieldError):
+        program.rates.rate(256, 10**6, 1)
+
+
+def test_a_job_held_to_its_rate(
+    served: Served, record: NetRecord, client: SwitchClient, program: Program, jobs: JobController
+) -> None:
+    members = jobs.add_job(JOB, seats(record, 2), WINDOW)
+    program.rates.set(client, JOB, 1_000, 2)
+    frames = 2 * 65536 // (52 + 256)  # the burst of two workers; at 125 bytes a second nothing comes after it
+    _, team = workers(served, members)
+    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    packet = team[0].engine.poll(0.0)[:1]
+    for _ in range(frames + 10):
+        team[0].transport.send(packet)
+    counts = program.verdicts.of_jobs(client, {JOB: 2})[JOB].workers[0]
+    assert {verdict: packets for verdict, (packets, _) in counts.items()} == {
+        Verdict.ABSORBED: 1,
+        Verdict.DUPLICATE: frames - 1,
+        Verdict.OVER_RATE: 10,
+    }
+
+
+def test_what_a_switch_holds_is_what_was_written(
+    record: NetRecord, client: SwitchClient, program: Program, jobs: JobController
+) -> None:
+    wanted = [*network_entities(record, "s1", program), program.rates.rate(JOB, 123_456_000, 3)]
+    assert difference(client.p4info, wanted[:-1], read_all(client)).batches() == []
+    jobs.add_job(JOB, seats(record, 3), WINDOW)
+    wanted += [entity for level in jobs.job(JOB).levels for entity in level]
+    wanted.append(program.refusals.subscription())
+    [batch] = difference(client.p4info, wanted, read_all(client)).batches()
+    client.write(batch)
+    assert difference(client.p4info, wanted, read_all(client)).batches() == []
+
+    held = read_all(client)
+    stray_group = multicast_group(77, [(1, 900), (2, 901)])
+    insert(client, [stray_group, program.ports.host(99)])
+    jobs.add_job(JOB + 1, seats(record, 2, 50000), WINDOW)  # its five are strays, too
+    program.rates.set(client, 9, 5000, 1)
+    program.rates.set(client, 10, 5000, 1)
+    members = jobs.job(JOB).levels[2]
+    delete(client, members[:2])
+    program.ingress_faults.set(client, 2, Shares(drop=0.5))
+    found = difference(client.p4info, wanted, read_all(client))
+    assert len(found.strays) == 2 + 5 + 1 + 1
+    assert [item.entity for item in found.missing] == list(members[:2])
+    assert [item.key[0] for item in found.changed] == ["meter"]
+    for batch in found.batches():
+        client.write(batch)
+    assert {key: item.value for key, item in read_all(client).items()} == {
+        key: item.value for key, item in held.items()
+    }
+    assert program.rates.read(client) == {JOB: 123_456_000}
 
 
 def test_a_program_that_cannot_be_loaded(client: SwitchClient) -> None:

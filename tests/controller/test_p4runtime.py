@@ -25,8 +25,9 @@ from controller.errors import (
     UnreachableError,
     WriteError,
 )
-from controller.p4runtime import SwitchClient, decode_failures, new_election_id
+from controller.p4runtime import SwitchClient, decode_failures, new_election_id, standby_election_id
 from controller.program import Program
+from controller.session import DIGESTS
 from tests.controller.fakes import FakeServer, our_p4info, status_details
 
 SHORT = 0.4
@@ -226,6 +227,50 @@ def test_the_server_ends_the_stream(server: FakeServer, program: Program) -> Non
 
     with pytest.raises(UnreachableError, match="the switch ended the stream"):
         use()
+
+
+def test_the_first_of_daemons_stays_primary() -> None:
+    first, second = standby_election_id(), standby_election_id()
+    assert first > second > new_election_id()
+    assert all(0 < high < 2**64 and 0 < low < 2**64 for high, low in (first, second))
+
+
+def test_a_standby_is_told_that_it_is_one(server: FakeServer, program: Program) -> None:
+    server.servicer.rival = (2**63, 5)
+    server.servicer.primary = False
+    with connect(server, standby=True, election_id=standby_election_id()) as client:
+        news = client.wait_news(5)
+        assert news is not None
+        assert (news.standing.primary, news.standing.primary_id, news.digests) == (False, (2**63, 5), ())
+        with pytest.raises(NotPrimaryError):
+            client.write(ports_updates(program, 1))
+        assert client.wait_news(0) is None
+        server.servicer.primary = True
+        client._session.handshake()
+        news = client.wait_news(5)
+        assert news is not None
+        assert (news.standing.primary, news.standing.answers) == (True, 2)
+        assert client.is_primary
+        server.stop()
+        news = client.wait_news(5)
+        assert news is not None
+        assert (news.standing.primary, client.is_primary) == (False, False)
+        assert news.standing.ended
+        assert client.wait_news(0) is None
+
+
+def test_digests_that_nobody_takes_are_lost_and_counted(server: FakeServer, program: Program) -> None:
+    def told(packet: Any) -> list[Any]:
+        lists = [p4runtime_pb2.DigestList(list_id=number) for number in range(1, DIGESTS + 4)]
+        return [*(p4runtime_pb2.StreamMessageResponse(digest=one) for one in lists), packet_in(b"last")]
+
+    server.servicer.on_packet_out = told
+    with connect(server) as client:
+        client.exchange(program.peek.question(0, 0, b"x"), lambda packet: packet.payload == b"last")
+        news = client.wait_news(5)
+        assert news is not None
+        assert [digests.list_id for _, digests in news.digests] == list(range(4, DIGESTS + 4))
+        assert news.lost == 3
 
 
 def packet_in(payload: bytes) -> Any:
