@@ -9,7 +9,7 @@ from typing import Any
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from controller.errors import TimedOutError, UpdateFailure, WriteError
+from controller.errors import RpcFailedError, TimedOutError, UpdateFailure, WriteError
 from controller.p4info import P4Info
 from switch.device import SwitchDevice
 from switch.p4runtime import packetio
@@ -45,7 +45,11 @@ class DirectSwitch:
             raise WriteError(self.name, len(updates), failures)
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        return [found for entity in entities for found in self._target.read(entity)]
+        try:
+            return [found for entity in entities for found in self._target.read(entity)]
+        except RpcError as error:
+            code = code_pb2.Code.Name(error.canonical)
+            raise RpcFailedError(self.name, f"to read {len(entities)} entities", code, str(error)) from error
 
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         frame = packetio.packet_out(self._target.view.packet_out, packet)
