@@ -49,6 +49,7 @@ class PortStats:
     tx_errors: int
     rx_supers: int
     tx_supers: int
+    rx_wholes: int
 
 
 class _Stats(ctypes.Structure):

@@ -227,6 +227,7 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
         received(o, p, first.data, first.len);
         return;
     }
+    count(&p->rx_wholes, 1);
     super_run run;
     super_run_whole(&run, cut, segments);
     for (uint32_t i = 0; i < o->held_count; i++) {
@@ -558,6 +559,7 @@ int io_port_stats(io *o, uint32_t number, io_stats *out) {
     if (!p)
         return -ENODEV;
     *out = (io_stats){p->rx_packets, p->rx_bytes,   p->rx_dropped, p->rx_errors, p->tx_packets,
-                      p->tx_bytes,   p->tx_dropped, p->tx_errors,  p->rx_supers, p->tx_supers};
+                      p->tx_bytes,   p->tx_dropped, p->tx_errors,  p->rx_supers, p->tx_supers,
+                      p->rx_wholes};
     return 0;
 }

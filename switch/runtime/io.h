@@ -29,6 +29,7 @@ typedef struct io_stats {
     uint64_t tx_errors;   /* longer than the MTU, or shorter than an Ethernet header */
     uint64_t rx_supers;   /* super-packets among what came, */
     uint64_t tx_supers;   /* and among what was sent */
+    uint64_t rx_wholes;   /* super-packets that ran through the program as one, but for their last segment */
 } io_stats;
 
 enum io_event_kind {

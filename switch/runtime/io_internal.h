@@ -43,7 +43,7 @@ typedef struct port {
     uint32_t count;
     waiting *queue;
     int touched; /* listed by the thread as one that has frames waiting */
-    _Atomic uint64_t rx_packets, rx_bytes, rx_dropped, rx_errors, rx_supers;
+    _Atomic uint64_t rx_packets, rx_bytes, rx_dropped, rx_errors, rx_supers, rx_wholes;
     _Atomic uint64_t tx_packets, tx_bytes, tx_dropped, tx_errors, tx_supers;
 } port;
 

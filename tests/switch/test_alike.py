@@ -80,7 +80,7 @@ HASHED = ["hash_flow", "hash_payload", "hash_ident", "hash_header"]
 
 
 def actions() -> dict[str, list[J]]:
-    """What tables can be set to do; the ones up to `no_more` treat segments alike."""
+    """What tables can be set to do; those up to `no_more` treat segments alike."""
     f = field
     first = expr("==", f(META, "instance_type"), const(0))
     return {
@@ -402,11 +402,7 @@ def test_one_for_all_is_as_each_for_itself(
     rng = random.Random(seed)
     # often zeroes, so that what depends on the payload would not show in the first segment
     payload = bytes(size) + b"".join(rng.choice([bytes(size), rng.randbytes(size)]) for _ in range(count))
-    alike = check(lib, devices, path, step, flow, payload + bytes(min(rest, size)), size)
-    if alike:
-        assert path in PATHS_ALIKE or flow.v6
-        assert step[0] in ALIKE or flow.v6
-        assert step[1] in ALIKE or step[0] == "drop" or flow.v6
+    check(lib, devices, path, step, flow, payload + bytes(min(rest, size)), size)
 
 
 PLAIN = Flow(protocol=TCP, ident=4, seq=9, ttl=64)

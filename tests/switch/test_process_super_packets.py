@@ -10,22 +10,24 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from switch import super_packets
-from switch.device import Lpm, SwitchDevice
+from switch.device import Exact, Lpm, SwitchDevice
 from switch.ports import Ports, io_library
-from tests.switch.flows import TCP, Flow, total
+from tests.switch.flows import ACK, CWR, FIN, PSH, TCP, Flow, total
 from tests.switch.hosts import SOL_UDP, UDP_GRO, UDP_SEGMENT, Host, receive_datagrams
 from tests.switch.p4rt import FIXTURES
+from tests.switch.programs import META, Builder, arg, assign, call, const, extract, field, key, to_port, value
 from tests.switch.test_process_ports import Patch, cross, until
 from tests.switch.veth import LIMIT
 
 pytestmark = pytest.mark.root
 
-UDP_L4, TCPV4, NEEDS_CSUM = 5, 1, 1
+UDP_L4, TCPV4, TCPV6, NEEDS_CSUM = 5, 1, 4, 1
 VNET = struct.Struct("=BBHHHH")
 """flags, gso_type, hdr_len, gso_size, csum_start, csum_offset"""
 ALONE = bytes(VNET.size)
@@ -278,6 +280,89 @@ def test_tcp_through_the_forward_program(ports: Ports, hosts: list[Host], mtu: s
     there, back = ports.stats()[0], ports.stats()[1]
     assert there.rx_supers > 100
     assert back.tx_supers == 0 or back.tx_supers > 100
+    assert [one.rx_errors + one.tx_errors for one in (there, back)] == [0, 0]
+
+
+@pytest.fixture
+def program() -> Iterator[SwitchDevice]:
+    """Everything to port 1: looks at no header."""
+    builder = Builder()
+    builder.state("start", [])
+    builder.counter("seen", 1)
+    builder.run("body", [to_port(1), call("count", value("counter_array", "seen"), const(0))])
+    with SwitchDevice.load(builder.json) as device:
+        yield device
+
+
+@pytest.mark.parametrize("v6", [False, True])
+@pytest.mark.parametrize("flags", [ACK, ACK | PSH, ACK | FIN | PSH])
+def test_tcp_passes_whole(
+    joining: Ports, hosts: list[Host], program: SwitchDevice, tmp_path: Path, v6: bool, flags: int
+) -> None:
+    start(joining, hosts, tmp_path, program)  # type: ignore[arg-type]
+    flow = Flow(protocol=TCP, v6=v6, flags=flags, ident=65530, seq=2**32 - 5000, tcp_options=b"\1" * 12)
+    size, part = 1448, random.Random(8).randbytes(1448)
+    payload, l4 = 40 * part + part[:99], 54 if v6 else 34
+    frames = [
+        flow.at(index, index * size, index == 40).frame(payload[index * size : (index + 1) * size])
+        for index in range(41)
+    ]
+    with hosts[0].raw(headers=True) as sender, hosts[1].raw(headers=True) as receiver:
+        header = VNET.pack(NEEDS_CSUM, TCPV6 if v6 else TCPV4, flow.headers, size, l4, 16)
+        sender.send(header + flow.frame(payload, partial=True))
+        message = receiver.recv(1 << 17)
+        if not v6 and not flags & FIN:  # the last segment is joined to the others again
+            assert message == header + flow.frame(payload, partial=True)
+        else:
+            first = flow.at(0, 0, False).frame(payload[: 40 * size], partial=True)
+            assert message == header + first
+            assert receiver.recv(1 << 17)[VNET.size :] == frames[-1]
+    until(lambda: joining.stats()[1].tx_packets == 41, "the packets to be counted")
+    there, back = joining.stats()[0], joining.stats()[1]
+    octets = sum(map(len, frames))
+    assert (there.rx_packets, there.rx_bytes, there.rx_supers, there.rx_wholes) == (41, octets, 1, 1)
+    assert (back.tx_packets, back.tx_bytes, back.tx_supers) == (41, octets, 1)
+    assert program.counter_read("seen", 0) == (41, octets)
+    joining.close()
+    for path in (f"{hosts[0].port}_in.pcap", f"{hosts[1].port}_out.pcap"):
+        assert records(tmp_path / path) == frames
+
+
+def test_what_may_not_pass_whole_is_cut_up(joining: Ports, hosts: list[Host], program: SwitchDevice) -> None:
+    hosts[1].ip("link", "set", "eth0", "mtu", "1400")
+    subprocess.run(["ip", "link", "set", hosts[1].port, "mtu", "1400"], check=True)
+    start(joining, hosts, program=program)  # type: ignore[arg-type]
+    flow = Flow(protocol=TCP)
+    with hosts[0].raw(headers=True) as sender, hosts[1].raw(headers=True) as receiver:
+        header = VNET.pack(NEEDS_CSUM, TCPV4, 54, 1400, 34, 16)
+        sender.send(header + flow.frame(bytes(10 * 1400 + 9), partial=True))  # too long for the link behind
+        assert receiver.recv(1 << 17) == ALONE + flow.at(10, 14000, True).frame(bytes(9))
+        header = VNET.pack(NEEDS_CSUM, TCPV4 | 0x80, 54, 1000, 34, 16)
+        marked = replace(flow, flags=ACK | CWR)  # only the first segment has the flag
+        sender.send(header + marked.frame(bytes(3000), partial=True))
+        assert receiver.recv(1 << 17) == ALONE + marked.frame(bytes(1000))
+        header = VNET.pack(NEEDS_CSUM, TCPV4, 54, 1000, 34, 16)
+        assert receiver.recv(1 << 17) == header + marked.at(1, 1000, True).frame(bytes(2000), partial=True)
+    until(lambda: joining.stats()[1].tx_packets == 4, "the packets to be counted")
+    there, back = joining.stats()[0], joining.stats()[1]
+    assert (there.rx_packets, there.rx_supers, there.rx_wholes) == (14, 2, 0)
+    assert back.tx_errors == 10
+
+
+def test_a_stream_passes_whole(ports: Ports, hosts: list[Host]) -> None:
+    builder = Builder()
+    builder.header("eth", [("dst", 48), ("src", 48), ("type", 16)])
+    builder.state("start", [extract("eth")])
+    number = builder.action("forward", [assign(field(META, "egress_spec"), arg(0))], [("port", 9)])
+    builder.table("l2", [key("exact", "eth", "dst")], [number, builder.action("nothing", [])], 1)
+    device = SwitchDevice.load(builder.json)
+    for index, host in enumerate(hosts):
+        device.table_insert("l2", [Exact(int(host.mac.replace(":", ""), 16))], "forward", [index])
+    start(ports, hosts, program=device)  # type: ignore[arg-type]
+    data = random.Random(3).randbytes(20 << 20)
+    assert transfer(hosts, data) == hashlib.sha256(data).hexdigest()
+    there, back = ports.stats()[0], ports.stats()[1]
+    assert there.rx_wholes == 0 if back.tx_supers == 0 else there.rx_wholes > 100
     assert [one.rx_errors + one.tx_errors for one in (there, back)] == [0, 0]
 
 
