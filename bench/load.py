@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wire.constants import EXPONENT_UNUSED, MSG_CONTRIBUTION
 from wire.membership import Membership
-from wire.packet import Packets, build_frames, frame_dtype, kind, payload_dtype
+from wire.packet import Packets, build_frames, frame_dtype, frames_to_switch, kind, payload_dtype
 
 
 class Stream(ABC):
@@ -70,16 +70,7 @@ class Load(Stream):
         self.answers = range(len(members))
 
     def _build(self, lane: int, payloads: Packets) -> Packets:
-        member = self.members[lane]
-        return build_frames(
-            payloads,
-            eth_src=member.own_mac,
-            eth_dst=member.switch_mac,
-            ip_src=member.own_ip,
-            ip_dst=member.switch_ip,
-            udp_src=member.own_port,
-            udp_dst=member.port,
-        )
+        return frames_to_switch(payloads, self.members[lane])
 
 
 class Exchange(Stream):

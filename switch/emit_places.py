@@ -76,13 +76,7 @@ class Places:
         """C lvalue of a union."""
         if ref.union is not None:
             return f"h->{self.layout.union_places[ref.union.id]}"
-        assert ref.stack is not None
-        name = self.layout.stack_names[id(ref.stack)]
-        if ref.index is None:
-            at = self.last(b, name, ref.stack.name)
-        else:
-            at = self.index(b, ref.index, len(ref.stack.elements), ref.stack.name)
-        return f"h->{name}.e[{at}]"
+        return self._element(b, ref)
 
     def header(self, b: Block, ref: ir.HeaderRef) -> str:
         """C lvalue of a header."""
@@ -91,6 +85,9 @@ class Places:
         if ref.union is not None:
             member = self.layout.union_members[ref.union.example.type][ref.member]
             return f"{self.union(b, ref.union)}.{member}"
+        return self._element(b, ref)
+
+    def _element(self, b: Block, ref: ir.HeaderRef | ir.UnionRef) -> str:
         assert ref.stack is not None
         name = self.layout.stack_names[id(ref.stack)]
         if ref.index is None:

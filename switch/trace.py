@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 from switch import ir
 from switch.emit_code import limbs
@@ -61,11 +62,13 @@ class Event:
 
     packet: int
     source: str
+    form: ClassVar[str] = ""
+    """`text`, with names of attributes in braces."""
 
     @property
     def text(self) -> str:
         """The event in words."""
-        raise NotImplementedError
+        return self.form.format_map(vars(self))
 
     def __str__(self) -> str:
         where = f" ({self.source})" if self.source else ""
@@ -79,10 +82,7 @@ class Received(Event):
     port: int
     length: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"received on port {self.port}, {self.length} bytes"
+    form = "received on port {port}, {length} bytes"
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,7 @@ class IngressAgain(Event):
 
     instance: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"ingress again, {self.instance}"
+    form = "ingress again, {instance}"
 
 
 @dataclass(frozen=True)
@@ -103,10 +100,7 @@ class StateVisited(Event):
 
     state: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"parser state {self.state}"
+    form = "parser state {state}"
 
 
 @dataclass(frozen=True)
@@ -116,10 +110,7 @@ class HeaderExtracted(Event):
     header: str
     length: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"extracted {self.header}, {self.length} bytes"
+    form = "extracted {header}, {length} bytes"
 
 
 @dataclass(frozen=True)
@@ -128,10 +119,7 @@ class ParserFailed(Event):
 
     error: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"parser error {self.error}"
+    form = "parser error {error}"
 
 
 @dataclass(frozen=True)
@@ -204,30 +192,21 @@ class Cloned(Event):
     session: int
     copies: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"cloned to session {self.session}, {self.copies} copies"
+    form = "cloned to session {session}, {copies} copies"
 
 
 @dataclass(frozen=True)
 class Resubmitted(Event):
     """The packet goes back to the parser as it came."""
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return "resubmitted"
+    form = "resubmitted"
 
 
 @dataclass(frozen=True)
 class Recirculated(Event):
     """The packet goes back to the parser as it was deparsed."""
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return "recirculated"
+    form = "recirculated"
 
 
 @dataclass(frozen=True)
@@ -237,10 +216,7 @@ class Multicast(Event):
     group: int
     copies: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"multicast to group {self.group}, {self.copies} copies"
+    form = "multicast to group {group}, {copies} copies"
 
 
 @dataclass(frozen=True)
@@ -249,10 +225,7 @@ class DigestSent(Event):
 
     digest: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"digest {self.digest}"
+    form = "digest {digest}"
 
 
 @dataclass(frozen=True)
@@ -263,10 +236,7 @@ class EgressStarted(Event):
     replica: int
     instance: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"egress to port {self.port}, replica {self.replica}, {self.instance}"
+    form = "egress to port {port}, replica {replica}, {instance}"
 
 
 @dataclass(frozen=True)
@@ -276,10 +246,7 @@ class Sent(Event):
     port: int
     length: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"sent on port {self.port}, {self.length} bytes"
+    form = "sent on port {port}, {length} bytes"
 
 
 @dataclass(frozen=True)
@@ -288,10 +255,7 @@ class Dropped(Event):
 
     why: str
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"dropped: {self.why}"
+    form = "dropped: {why}"
 
 
 @dataclass(frozen=True)
@@ -300,10 +264,7 @@ class Lost(Event):
 
     events: int
 
-    @property
-    def text(self) -> str:
-        """In words."""
-        return f"{self.events} events were lost"
+    form = "{events} events were lost"
 
 
 def _match(m: MatchValue) -> str:

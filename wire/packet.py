@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .constants import SIZE_CODES, TTL
+from .membership import Membership
 
 Packets = NDArray[np.void]
 """A structured array of `payload_dtype` or `frame_dtype`, one packet an item."""
@@ -136,6 +137,19 @@ def build_frames(
     frames["ip_checksum"] = internet_checksum(_bytes_of(frames)[:, 14:34])
     frames["udp_checksum"] = udp_checksums(frames)
     return frames
+
+
+def frames_to_switch(payloads: Packets, member: Membership) -> Packets:
+    """Wrap a worker's payloads into frames for its switch."""
+    return build_frames(
+        payloads,
+        eth_src=member.own_mac,
+        eth_dst=member.switch_mac,
+        ip_src=member.own_ip,
+        ip_dst=member.switch_ip,
+        udp_src=member.own_port,
+        udp_dst=member.port,
+    )
 
 
 def frames_are_sound(frames: Packets) -> NDArray[np.bool_]:

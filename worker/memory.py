@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wire.errors import P4ReduceError
 from wire.membership import Membership
-from wire.packet import Packets, build_frames, frame_dtype, frames_are_sound
+from wire.packet import Packets, build_frames, frame_dtype, frames_are_sound, frames_to_switch
 
 from .worker import Worker
 
@@ -138,16 +138,7 @@ class MemoryTransport:
 
     def send(self, packets: Packets) -> None:
         """Send payloads through the fabric; see Transport."""
-        m = self._membership
-        frames = build_frames(
-            packets,
-            eth_src=m.own_mac,
-            eth_dst=m.switch_mac,
-            ip_src=m.own_ip,
-            ip_dst=m.switch_ip,
-            udp_src=m.own_port,
-            udp_dst=m.port,
-        )
+        frames = frames_to_switch(packets, self._membership)
         raw, size = frames.tobytes(), self._dtype.itemsize
         self._fabric.send([(self._port, raw[i : i + size]) for i in range(0, len(raw), size)])
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import grpc
 from google.protobuf import any_pb2
@@ -36,44 +37,15 @@ class RpcError(P4ReduceError):
         return number
 
 
-def invalid(message: str) -> RpcError:
-    """Return an INVALID_ARGUMENT error."""
-    return RpcError(grpc.StatusCode.INVALID_ARGUMENT, message)
-
-
-def not_found(message: str) -> RpcError:
-    """Return a NOT_FOUND error."""
-    return RpcError(grpc.StatusCode.NOT_FOUND, message)
-
-
-def already_exists(message: str) -> RpcError:
-    """Return an ALREADY_EXISTS error."""
-    return RpcError(grpc.StatusCode.ALREADY_EXISTS, message)
-
-
-def denied(message: str) -> RpcError:
-    """Return a PERMISSION_DENIED error."""
-    return RpcError(grpc.StatusCode.PERMISSION_DENIED, message)
-
-
-def out_of_range(message: str) -> RpcError:
-    """Return an OUT_OF_RANGE error."""
-    return RpcError(grpc.StatusCode.OUT_OF_RANGE, message)
-
-
-def exhausted(message: str) -> RpcError:
-    """Return a RESOURCE_EXHAUSTED error."""
-    return RpcError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-
-
-def unimplemented(message: str) -> RpcError:
-    """Return an UNIMPLEMENTED error."""
-    return RpcError(grpc.StatusCode.UNIMPLEMENTED, message)
-
-
-def precondition(message: str) -> RpcError:
-    """Return a FAILED_PRECONDITION error."""
-    return RpcError(grpc.StatusCode.FAILED_PRECONDITION, message)
+# each takes the message
+invalid = partial(RpcError, grpc.StatusCode.INVALID_ARGUMENT)
+not_found = partial(RpcError, grpc.StatusCode.NOT_FOUND)
+already_exists = partial(RpcError, grpc.StatusCode.ALREADY_EXISTS)
+denied = partial(RpcError, grpc.StatusCode.PERMISSION_DENIED)
+out_of_range = partial(RpcError, grpc.StatusCode.OUT_OF_RANGE)
+exhausted = partial(RpcError, grpc.StatusCode.RESOURCE_EXHAUSTED)
+unimplemented = partial(RpcError, grpc.StatusCode.UNIMPLEMENTED)
+precondition = partial(RpcError, grpc.StatusCode.FAILED_PRECONDITION)
 
 
 def batch_summary(results: Sequence[RpcError | None]) -> str:

@@ -3,12 +3,11 @@
  * Python keeps the references: nothing is freed here that an entry or a choice still names. */
 #include <stdlib.h>
 
-#include "control.h"
+#include "tables.h"
 
 static int member_set(sw *s, sw_member *m, uint32_t action, const uint64_t *args, uint32_t nargs) {
-    uint64_t *own = malloc((nargs ? nargs : 1) * sizeof *own);
+    uint64_t *own = sw_copy_args(args, nargs);
     if (own == NULL) return -1;
-    if (nargs) memcpy(own, args, nargs * sizeof *own);
     sw_lock(s);
     uint64_t *old = m->args;
     m->action = action;

@@ -117,7 +117,7 @@ static void move_up(sw_table *t, sw_group *g) {
     t->groups[to] = g;
 }
 
-static uint64_t *copy_args(const uint64_t *args, uint32_t n) {
+uint64_t *sw_copy_args(const uint64_t *args, uint32_t n) {
     uint64_t *c = malloc((n ? n : 1) * sizeof *c);
     if (c != NULL && n) memcpy(c, args, n * sizeof *c);
     return c;
@@ -130,7 +130,7 @@ static sw_entry *entry_new(const sw_table *t, const uint64_t *key, const uint64_
     for (unsigned i = 0; i < d->nranges; i++) range_words += 2u * d->ranges[i].nwords;
     sw_entry *e = calloc(1, sizeof *e + (d->words + range_words) * sizeof(uint64_t));
     if (e == NULL) return NULL;
-    e->args = copy_args(args, nargs);
+    e->args = sw_copy_args(args, nargs);
     if (d->direct_meter) e->meter = calloc(1, sizeof *e->meter);
     if (e->args == NULL || (d->direct_meter && e->meter == NULL)) {
         sw_entry_free(e);
@@ -221,7 +221,7 @@ no_memory:
 
 int sw_table_modify(sw *s, uint32_t table, sw_entry *e, uint32_t action, const uint64_t *args, uint32_t nargs) {
     (void)table;
-    uint64_t *own = copy_args(args, nargs);
+    uint64_t *own = sw_copy_args(args, nargs);
     if (own == NULL) return -1;
     sw_lock(s);
     uint64_t *old = e->args;
@@ -259,7 +259,7 @@ void sw_table_delete(sw *s, uint32_t table, sw_entry *e) {
 }
 
 int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args, uint32_t nargs) {
-    uint64_t *own = copy_args(args, nargs);
+    uint64_t *own = sw_copy_args(args, nargs);
     if (own == NULL) return -1;
     sw_lock(s);
     sw_table *t = &s->tables[table];

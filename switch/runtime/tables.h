@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tables.c and slices.c share. */
+/* What tables.c, slices.c and profiles.c share. */
 #ifndef P4REDUCE_TABLES_H
 #define P4REDUCE_TABLES_H
 
@@ -19,6 +19,9 @@ static inline bool sw_in_ranges(const sw_table_desc *d, const sw_entry *e, const
 static inline bool sw_before(const sw_entry *a, const sw_entry *b) {
     return a->priority > b->priority || (a->priority == b->priority && a->handle < b->handle);
 }
+
+/* NULL where there is no memory. */
+uint64_t *sw_copy_args(const uint64_t *args, uint32_t n);
 
 /* Slices are made, and asked whether an entry fits in, outside the device's lock; the rest happens under it. */
 sw_slices *sw_slices_make(const sw_table *t, sw_entry *e, const sw_group *own);

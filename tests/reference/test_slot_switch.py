@@ -8,7 +8,7 @@ import pytest
 
 from tests.reference.slot_switch import SlotSwitch, newer
 from tests.worker.jobs import SWITCH_IP, SWITCH_MAC, memberships
-from wire.packet import build_frames, frame_dtype, frames_are_sound, kind, payload_dtype
+from wire.packet import build_frames, frame_dtype, frames_are_sound, frames_to_switch, kind, payload_dtype
 from wire.verdicts import Verdict
 
 
@@ -32,15 +32,7 @@ def contribution(member, chunk, value, *, slot=0, version=0, e0=-128, **changes)
     payload["values"] = value
     for name, changed in changes.items():
         payload[name] = changed
-    return build_frames(
-        payload,
-        eth_src=member.own_mac,
-        eth_dst=member.switch_mac,
-        ip_src=member.own_ip,
-        ip_dst=member.switch_ip,
-        udp_src=member.own_port,
-        udp_dst=member.port,
-    ).tobytes()
+    return frames_to_switch(payload, member).tobytes()
 
 
 def test_one_slot_through_its_life(switch, members):

@@ -86,10 +86,10 @@ FIELDS = [
 INPUTS = [f[0] for f in FIELDS[:-1]]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_hash(algorithm: str) -> None:
-    b = simple(FIELDS)
-    b.calculation("calc", algorithm, [field("h", n) for n in INPUTS])
+def hashing(fields: list[tuple[str, int]], algorithm: str, inputs: list[J]) -> Builder:
+    """A program that writes a hash modulo 2^64-1 to `out`."""
+    b = simple(fields)
+    b.calculation("calc", algorithm, inputs)
     hashed = call(
         "modify_field_with_hash_based_offset",
         field("h", "out"),
@@ -98,6 +98,12 @@ def test_hash(algorithm: str) -> None:
         const((1 << 64) - 1),
     )
     b.run("body", [hashed, to_port(1)])
+    return b
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_hash(algorithm: str) -> None:
+    b = hashing(FIELDS, algorithm, [field("h", n) for n in INPUTS])
     r = random.Random(4)
     packets = [r.randbytes(sum(f[1] for f in FIELDS) // 8) for _ in range(20)] + [
         bytes(sum(f[1] for f in FIELDS) // 8)
@@ -117,16 +123,7 @@ def test_hash(algorithm: str) -> None:
     ],
 )
 def test_xxh64_known_values(data: bytes, digest: int) -> None:
-    b = simple([("out", 64)])
-    b.calculation("calc", "xxh64", [{"type": "payload", "value": None}])
-    hashed = call(
-        "modify_field_with_hash_based_offset",
-        field("h", "out"),
-        const(0),
-        value("calculation", "calc"),
-        const((1 << 64) - 1),
-    )
-    b.run("body", [hashed, to_port(1)])
+    b = hashing([("out", 64)], "xxh64", [{"type": "payload", "value": None}])
     with SwitchDevice.load(b.json) as d:
         ((_, out),) = d.process([(0, bytes(8) + data)])
     assert int.from_bytes(out[:8], "big") == digest
