@@ -12,16 +12,37 @@ from .errors import (
     UnsupportedError,
     WorkerError,
 )
+from .join import join
+from .session_errors import (
+    BarrierTimeoutError,
+    BeyondRankError,
+    JobDrainingError,
+    JobRemovedError,
+    NoSuchJobError,
+    RankTakenError,
+    RendezvousTimeoutError,
+    SessionEndedError,
+    WorkerLostError,
+    WrongHostError,
+)
 from .stats import Stats
 from .transport import Transport
 from .worker import Worker
 
 __all__ = [
+    "BarrierTimeoutError",
+    "BeyondRankError",
     "Engine",
+    "JobDrainingError",
+    "JobRemovedError",
     "MismatchError",
+    "NoSuchJobError",
     "NonFiniteError",
     "NotInJobError",
+    "RankTakenError",
+    "RendezvousTimeoutError",
     "ResumeError",
+    "SessionEndedError",
     "StalledError",
     "Stats",
     "Transport",
@@ -29,4 +50,7 @@ __all__ = [
     "UnsupportedError",
     "Worker",
     "WorkerError",
+    "WorkerLostError",
+    "WrongHostError",
+    "join",
 ]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank's line to the controller of its job: what it says, and what it is told (the sessions of the API)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from wire.control import ControlClient, RefusedError
+
+from .errors import WorkerError
+from .kept import Ranges
+from .session_errors import (
+    Absent,
+    BeyondRankError,
+    JobDrainingError,
+    JobRemovedError,
+    NoSuchJobError,
+    RankTakenError,
+    SessionEndedError,
+)
+
+BIND_AGAIN = "BindAgainError"
+"""Kind of refusal: packets of a former life may still come from that UDP port."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a worker says of itself; chunks are unwrapped numbers."""
+
+    epoch: int = 0
+    """0 before the first membership."""
+    begun: int = 0
+    next_chunk: int = 0
+    first_missing: int = 0
+    stopped: int = 0
+    """Id of the change that it has stopped for, 0 if for none."""
+    udp_port: int = 0
+    """Bound for the next epoch, 0 if none is."""
+    have: Ranges | tuple[()] = ()
+    """Results above first_missing, while stopped."""
+    fetched: bool = False
+    failed: int = 0
+    """Id of the change whose failure it has taken in."""
+    left: str | None = None
+    """Why this rank ended its last all-reduce by itself, and needs a new epoch."""
+    missing: tuple[int, ...] = ()
+    """A few chunks that it waits for."""
+
+
+class Control(Protocol):
+    """A rank's line to its controller; several threads use it at once.
+
+    Every call may raise wire.control's UnreachableControllerError and RefusedError.
+    """
+
+    job: str
+    """Name of the job."""
+    lease: float
+    """Seconds after which a worker that says nothing is lost; known once open."""
+
+    def open(self, udp_port: int) -> None:
+        """Take the rank, with a UDP port for its first epoch."""
+
+    def sync(self, status: Status, wait: float) -> dict[str, Any]:
+        """Say what we are, and return what to do next; `nothing` after `wait` seconds. Renews the lease."""
+
+    def barrier(self, number: int, wait: float) -> list[int]:
+        """Return the ranks that have not reached a barrier after `wait` seconds: none, and it is passed."""
+
+    def absent(self) -> list[Absent]:
+        """Return the ranks that have no worker."""
+
+    def host(self, rank: int) -> str:
+        """Return the name of a rank's host."""
+
+    def leave(self) -> None:
+        """End the session."""
+
+    def close(self) -> None:
+        """Close all connections; no other call is under way."""
+
+
+class HttpControl:
+    """A Control over the controller's API. `connect` makes a client; each thread gets its own.
+
+    Raises NoSuchJobError, BeyondRankError; see Control.
+    """
+
+    def __init__(self, connect: Callable[[], ControlClient], job: str, rank: int) -> None:
+        self.job, self.rank = job, rank
+        self.lease = 0.0
+        self._connect = connect
+        self._clients: dict[int, ControlClient] = {}
+        self._session = ""
+        try:
+            ranks = self._ranks()
+            if not 0 <= rank < len(ranks):
+                raise BeyondRankError(job, rank, len(ranks))
+        except BaseException:
+            self.close()
+            raise
+        self._hosts = [str(r["host"]) for r in ranks]
+        self.ip = str(ranks[rank]["ip"])
+        """Of this rank's host."""
+
+    def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
+        thread = threading.get_ident()
+        if thread not in self._clients:
+            self._clients[thread] = self._connect()
+        return self._clients[thread].call(method, path, body, wait=wait)
+
+    def _ranks(self) -> list[dict[str, Any]]:
+        try:
+            ranks: list[dict[str, Any]] = self._call("GET", f"/v1/jobs/{self.job}")["ranks"]
+        except RefusedError as error:
+            raise refusal(error, self.job, self.rank) from error
+        return ranks
+
+    def open(self, udp_port: int) -> None:
+        """Take the rank; see Control. Raises RankTakenError, JobDrainingError and RefusedError."""
+        body = {"ip": self.ip, "udp_port": udp_port}
+        told = self._call("POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", body)
+        self._session, self.lease = str(told["session"]), float(told["lease"])
+
+    def sync(self, status: Status, wait: float) -> dict[str, Any]:
+        """Return the next instruction; see Control."""
+        body = {**asdict(status), "wait": wait}
+        told: dict[str, Any] = self._call("POST", f"/v1/sessions/{self._session}/sync", body, wait)
+        return told
+
+    def barrier(self, number: int, wait: float) -> list[int]:
+        """Return who has not reached a barrier; see Control."""
+        body = {"number": number, "wait": wait}
+        told = self._call("POST", f"/v1/sessions/{self._session}/barrier", body, wait)
+        return [] if told["passed"] else [int(rank) for rank in told["missing"]]
+
+    def absent(self) -> list[Absent]:
+        """Return the ranks that have no worker; see Control."""
+        return [Absent(int(r["rank"]), str(r["host"])) for r in self._ranks() if not r["joined"]]
+
+    def host(self, rank: int) -> str:
+        """Return the name of a rank's host; see Control."""
+        return self._hosts[rank] if rank < len(self._hosts) else "unknown"
+
+    def leave(self) -> None:
+        """End the session; see Control."""
+        self._call("DELETE", f"/v1/sessions/{self._session}")
+
+    def close(self) -> None:
+        """Close all connections; see Control."""
+        for client in list(self._clients.values()):
+            client.close()
+        self._clients.clear()
+
+
+def refusal(error: RefusedError, job: str, rank: int) -> WorkerError | RefusedError:
+    """Return the worker's error for a refused look-up or join; the refusal itself where there is none."""
+    kinds: dict[str, WorkerError] = {
+        "NoSuchJobError": NoSuchJobError(job, str(error)),
+        "RankTakenError": RankTakenError(job, rank, str(error)),
+        "JobDrainingError": JobDrainingError(job, None),
+    }
+    return kinds.get(error.kind, error)
+
+
+def ending(job: str, why: str, kind: str) -> SessionEndedError:
+    """Return the error for a session that is over, by the kind that the controller gives."""
+    return JobRemovedError(job, why) if kind == "JobRemovedError" else SessionEndedError(job, why)
