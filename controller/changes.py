@@ -168,7 +168,8 @@ class Group:
 
     def lose(self, session: Session, why: str, now: float) -> None:
         """Take a worker out; if the job runs, the others' epoch ends."""
-        self.sessions.pop(session.rank, None)
+        if self.sessions.get(session.rank) is session:
+            del self.sessions[session.rank]
         if not self.fresh(session) and self.epoch:
             lost = Lost(session.rank, session.host, why)
             self.start_change(f"rank {lost.rank} on {lost.host}: {why}", True, now, [lost])

@@ -18,6 +18,10 @@ from wire.errors import P4ReduceError
 
 ROOMS = {
     "net": ("topologies.cli", "Networks and their switches: up, status, exec, down."),
+    "controller": (
+        "controller.controller_cli",
+        "Keep a network's jobs and serve its API (net up starts one).",
+    ),
     "switch": ("switch.cli", "The embedded switch alone."),
     "worker": ("worker.cli", "A worker on a host."),
     "train": ("training.cli", "Train a model through the network."),

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -75,10 +75,10 @@ class JobController:
     """The jobs of one switch. Not thread-safe.
 
     A job first rents slots, and then has one epoch after another: `plan` takes what an epoch needs and tells
-    nobody, `install` and `withdraw` write to the switch. `add_job`, `new_epoch` and `remove_job` do each as
-    one step. Every call that writes may raise SwitchClientError. Then a job being added is not there; one
-    being removed is still known (remove it again); one being given a new epoch has its old one, or is gone if
-    its old entries are: add it again with its g0 and t0.
+    nobody, `insert_epoch` and `delete_epoch` write to the switch, `enter`, `leave` and `give_back` keep the
+    books. `add_job`, `new_epoch` and `remove_job` do all of it, and may raise SwitchClientError: then a job
+    being added is not there; one being removed is still known (remove it again); one being given a new epoch
+    has its old one, or is gone if its old entries are: add it again with its g0 and t0.
     """
 
     def __init__(self, switch: Switch, site: SwitchSite, epochs: EpochStore) -> None:
@@ -106,8 +106,10 @@ class JobController:
             raise JobError(number, f"there is no such job; there is {have}") from None
 
     # ---- slots
-    def rent(self, job: int, window: int, base: int | None = None) -> Rent:
+    def rent(self, job: int, window: int, base: int | None = None, owner: str | None = None) -> Rent:
         """Rent slots for a job, in place of those that it rents; first fit, or those from `base` on.
+
+        `owner` is what messages call it.
 
         Raises JobError and PoolFullError before anything is changed.
         """
@@ -118,10 +120,22 @@ class JobController:
         pool, old = deepcopy(self.pool), self._rents.get(job)
         if old is not None:
             pool.release(old.base)
-        rent = Rent(pool.allocate(window, f"job {job}", base), window)
+        rent = Rent(pool.allocate(window, owner or f"job {job}", base), window)
         self.pool = pool
         self._rents[job] = rent
         return rent
+
+    def check_rent(self, job: int, window: int) -> None:
+        """Raise as `rent` would now, and change nothing."""
+        before, had = self.pool, self._rents.get(job)
+        try:
+            self.rent(job, window)
+        finally:
+            self.pool = before
+            if had is None:
+                self._rents.pop(job, None)
+            else:
+                self._rents[job] = had
 
     def free(self, job: int) -> None:
         """Give a job's slots back; it has no epoch."""
@@ -156,38 +170,23 @@ class JobController:
                 self._epochs.end(_sources(seats))
             raise
 
-    def install(self, job: Job) -> None:
-        """Write a planned epoch's entries; what fails half-way is taken back whole, and the plan with it.
-
-        Raises WriteError and the like, RollbackError if taking it back fails too.
-        """
-        done: list[Sequence[Entity]] = []
-        try:
-            for level in job.levels:
-                done.append(level)
-                insert(self._switch, level)
-        except BaseException as error:
-            if isinstance(error, WriteError):
-                # What was refused is not ours: it may be somebody else's, who was there before.
-                refused = {failure.index for failure in error.failures}
-                done[-1] = [entity for i, entity in enumerate(done[-1]) if i not in refused]
-            try:
-                for batch in reversed(done):
-                    delete(self._switch, batch)
-            except ControllerError as failure:
-                # What the switch may still hold is not given to another job.
-                raise RollbackError(job.number, error, failure) from error
-            self._give_back(job)
-            raise
+    def enter(self, job: Job) -> Job | None:
+        """Take a planned epoch as its job's present one; return the one before. The switch is not touched."""
+        old = self._jobs.get(job.number)
         self._jobs[job.number] = job
+        return old
 
-    def withdraw(self, number: int) -> None:
-        """Delete the entries of a job's epoch; its workers' packets are refused from then on."""
+    def leave(self, number: int) -> Job:
+        """Take a job's epoch out of the books; return it. The switch is not touched."""
         old = self.job(number)
-        for level in reversed(old.levels):
-            delete(self._switch, level)
         del self._jobs[number]
-        self._give_back(old)
+        return old
+
+    def give_back(self, job: Job) -> None:
+        """Give back what an epoch took, once no switch holds its entries."""
+        self._groups.give_back([job.group])
+        self._rids.give_back(list(job.rids))
+        self._epochs.end(_sources(job.seats))
 
     def adopt(
         self,
@@ -198,9 +197,10 @@ class JobController:
         epoch: int,
         group: int,
         rids: Sequence[int],
+        owner: str | None = None,
     ) -> Job:
         """Take over a job that outlived its controller, as it was; the switch is not touched."""
-        self.rent(number, rent.window, rent.base)
+        self.rent(number, rent.window, rent.base, owner)
         self._groups.claim([group])
         self._rids.claim(rids)
         self._epochs.hold(_sources(seats))
@@ -233,7 +233,7 @@ class JobController:
         self.rent(job, window)
         try:
             new, members = self.plan(job, seats, default_lead(window) if lead is None else lead, g0=g0, t0=t0)
-            self.install(new)
+            self._install(new)
         except RollbackError:
             raise  # its slots are not given to another job
         except BaseException:
@@ -243,7 +243,8 @@ class JobController:
 
     def remove_job(self, job: int) -> None:
         """Withdraw a job's entries and free its slots."""
-        self.withdraw(job)
+        delete_epoch(self._switch, self.job(job))
+        self.give_back(self.leave(job))
         self.free(job)
 
     def new_epoch(
@@ -271,21 +272,44 @@ class JobController:
         try:
             new, members = self.plan(job, seats, lead, g0=g0, t0=t0)
             try:
-                self.withdraw(job)
+                delete_epoch(self._switch, old)
             except BaseException:
-                self._give_back(new)
+                self.give_back(new)
                 raise
         except BaseException:
             self.pool, self._rents[job] = before, rent
             raise
+        self.give_back(self.leave(job))
         try:
-            self.install(new)
+            self._install(new)
         except RollbackError:
             raise
         except BaseException:
             self.free(job)
             raise
         return members
+
+    def _install(self, job: Job) -> None:
+        """Write a planned epoch; what fails half-way is taken back whole, and the plan with it."""
+        done: list[Sequence[Entity]] = []
+        try:
+            for level in job.levels:
+                done.append(level)
+                insert(self._switch, level)
+        except BaseException as error:
+            if isinstance(error, WriteError):
+                # What was refused is not ours: it may be somebody else's, who was there before.
+                refused = {failure.index for failure in error.failures}
+                done[-1] = [entity for i, entity in enumerate(done[-1]) if i not in refused]
+            try:
+                for batch in reversed(done):
+                    delete(self._switch, batch)
+            except ControllerError as failure:
+                # What the switch may still hold is not given to another job.
+                raise RollbackError(job.number, error, failure) from error
+            self.give_back(job)
+            raise
+        self.enter(job)
 
     def _job(
         self,
@@ -299,12 +323,6 @@ class JobController:
     ) -> Job:
         levels = self._entries(number, seats, Pool(rent.base, rent.window, epoch, group), rids)
         return Job(number, seats, rent.window, lead, epoch, rent.base, group, tuple(rids), levels)
-
-    def _give_back(self, job: Job) -> None:
-        """Give back what an epoch took."""
-        self._groups.give_back([job.group])
-        self._rids.give_back(list(job.rids))
-        self._epochs.end(_sources(job.seats))
 
     def _entries(
         self, number: int, seats: Sequence[WorkerSeat], pool: Pool, rids: Sequence[int]
@@ -348,6 +366,27 @@ class JobController:
             g0=g0,
             t0=t0,
         )
+
+
+def insert_epoch(switch: Switch, job: Job) -> None:
+    """Write an epoch's entries. Raises SwitchClientError; then it is unknown which are there."""
+    for level in job.levels:
+        insert(switch, level)
+
+
+def delete_epoch(switch: Switch, job: Job) -> None:
+    """Delete an epoch's entries, as far as they are there: its packets are refused from then on.
+
+    Raises SwitchClientError; then it is unknown which are there.
+    """
+    for level in reversed(job.levels):
+        delete(switch, level)
+
+
+def expel(switch: Switch, job: Job, ranks: Iterable[int]) -> None:
+    """Delete the entries of single workers of an epoch. Raises as `delete_epoch`."""
+    for level in reversed(job.levels[1:]):
+        delete(switch, [level[rank] for rank in ranks])
 
 
 def default_lead(window: int) -> int:

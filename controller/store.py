@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from sqlite3 import Connection, Row, connect
@@ -17,6 +17,7 @@ from typing import Any
 
 from controller.database import transaction
 from controller.errors import StateError
+from controller.program.faults import Shares
 
 FORMAT = 1
 EVENTS = 10_000
@@ -27,6 +28,10 @@ CREATE TABLE IF NOT EXISTS format (version INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS tenants (name TEXT PRIMARY KEY, quota INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS jobs (name TEXT PRIMARY KEY, row TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS sessions (sid TEXT PRIMARY KEY, job TEXT NOT NULL, row TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS faults (
+    switch TEXT NOT NULL, port INTEGER NOT NULL, direction TEXT NOT NULL, row TEXT NOT NULL,
+    PRIMARY KEY (switch, port, direction)
+) STRICT;
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, job TEXT, kind TEXT NOT NULL, text TEXT NOT NULL
 ) STRICT;
@@ -56,7 +61,7 @@ class EpochRow:
     seats: list[list[Any]]
     g0: int
     t0: int
-    resume: bool
+    resume_from: int
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ class SessionRow:
     rank: int
     ip: str
     udp_port: int
+    epoch: int = 0
+    """The last epoch that it was given a membership of, 0 before the first."""
 
 
 @dataclass(frozen=True)
@@ -151,12 +158,12 @@ class Store:
             SessionRow(**json.loads(row["row"])) for row in self._reader.execute("SELECT row FROM sessions")
         ]
 
-    def put_session(self, session: SessionRow) -> None:
-        """Insert a session, or replace the row of that id."""
+    def put_sessions(self, sessions: Iterable[SessionRow]) -> None:
+        """Insert sessions, or replace the rows of their ids."""
         with transaction(self._path) as database:
-            database.execute(
+            database.executemany(
                 "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
-                (session.sid, session.job, json.dumps(asdict(session))),
+                [(session.sid, session.job, json.dumps(asdict(session))) for session in sessions],
             )
 
     def drop_session(self, sid: str) -> None:
@@ -173,6 +180,21 @@ class Store:
         """Set a tenant's quota."""
         with transaction(self._path) as database:
             database.execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (name, quota))
+
+    # ---- faults
+    def faults(self, switch: str) -> dict[tuple[int, str], Shares]:
+        """Return a switch's faults by port and direction (in, out)."""
+        rows = self._reader.execute("SELECT port, direction, row FROM faults WHERE switch = ?", (switch,))
+        return {(row["port"], row["direction"]): Shares(**json.loads(row["row"])) for row in rows}
+
+    def put_faults(self, switch: str, port: int, direction: str, shares: Shares) -> None:
+        """Set a port's faults in one direction; all 0 forgets them."""
+        key = (switch, port, direction)
+        with transaction(self._path) as database:
+            database.execute("DELETE FROM faults WHERE (switch, port, direction) = (?, ?, ?)", key)
+            if shares.any:
+                row = json.dumps(asdict(shares))
+                database.execute("INSERT INTO faults VALUES (?, ?, ?, ?)", (*key, row))
 
     # ---- events
     def log(self, job: str, kind: str, text: str) -> int:

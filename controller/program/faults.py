@@ -31,6 +31,11 @@ class Shares:
     corrupt: float = 0.0
     seed: int = 1
 
+    @property
+    def any(self) -> bool:
+        """Whether anything happens at all."""
+        return bool(self.drop or self.duplicate or self.corrupt)
+
 
 class Faults:
     """Table `shares` and counter `injected` of one direction; `path` is the control's instance."""
@@ -55,7 +60,7 @@ class Faults:
         """Install a port's shares in place of what it had; all 0 removes them. Raises as Switch.write."""
         entity = self.shares(port, shares)
         key = self._p4info.key(self._table, {"port": port})
-        if shares.drop or shares.duplicate or shares.corrupt:
+        if shares.any:
             put(switch, entity, key)
         else:
             delete(switch, [key])

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon that keeps a network's jobs: `p4reduce controller`."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from controller.api import make_api
+from controller.epochs import EpochStore
+from controller.errors import ControllerError, SwitchClientError
+from controller.service import Controller
+from controller.store import Store
+from controller.switches import SwitchLink
+from topologies.record import NetRecord
+from wire.control import SOCKET
+
+log = logging.getLogger(__name__)
+
+STATE = "controller.db"
+LOCK = "controller.lock"
+LOOK_SECONDS = 0.2
+"""How often a backup looks whether the one before it has ended."""
+SHUTDOWN_SECONDS = 2
+"""How long calls under way may take when the daemon ends."""
+BACKLOG = 1024
+
+
+class DaemonError(ControllerError):
+    """The daemon cannot serve; `what` is the address or file at fault."""
+
+    def __init__(self, what: str, message: str) -> None:
+        super().__init__(f"{what}: {message}")
+        self.what = what
+
+
+async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | None, lease: float) -> None:
+    """Keep a network's jobs until SIGTERM or SIGINT; before that as a backup while another controller does.
+
+    `listen` is a TCP address beside the Unix socket, whose callers need the `token`. Raises DaemonError,
+    StateError, FormError, P4InfoError.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with ExitStack() as stack:
+        lock = os.open(record.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, lock)
+        links = [SwitchLink(record, switch.name) for switch in record.switches]
+        for link in links:
+            stack.callback(link.close)
+        if not await _wait_turn(record, links, lock, stop):
+            return
+        path = record.directory / STATE
+        epochs, store = EpochStore(path), Store(path)
+        stack.callback(store.close)
+        sockets = [_tcp_socket(*listen)] if listen is not None else []
+        controller = Controller(record, store, epochs, links, lease)
+        try:
+            await controller.start()
+            sockets.append(stack.enter_context(_unix_socket(record.directory / SOCKET)))
+            await _serve_http(controller, token, sockets, stop)
+        finally:
+            await controller.stop()
+
+
+async def _wait_turn(record: NetRecord, links: Sequence[SwitchLink], lock: int, stop: asyncio.Event) -> bool:
+    """Wait, as the switches' backup, until no other controller keeps this network; False if we stop before.
+
+    Who is primary the switches elect. The lock is for the state file: it goes with its holder's process.
+    """
+    backup = False
+    while not stop.is_set():
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if not backup:
+                log.info("another controller keeps network %s: this one is its backup", record.name)
+                backup = True
+        for link in links:
+            try:
+                await asyncio.to_thread(link.connect)
+            except SwitchClientError as error:
+                log.debug("%s", error)
+        try:
+            await asyncio.wait_for(stop.wait(), LOOK_SECONDS)
+        except asyncio.TimeoutError:
+            continue
+    return False
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to us."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve_http(
+    controller: Controller, token: str | None, sockets: list[socket.socket], stop: asyncio.Event
+) -> None:
+    config = uvicorn.Config(
+        make_api(controller, token),
+        lifespan="off",
+        proxy_headers=False,  # who calls is told by the socket, not by the caller
+        access_log=False,
+        log_config=None,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=sockets))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    stopping.cancel()
+    await serving
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    """Listen at `path`, for its owner alone. What a killed controller left is replaced."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(draft))
+        draft.chmod(0o600)
+        listener.listen(BACKLOG)
+        draft.replace(path)  # whoever finds it can connect
+        yield listener
+    except OSError as error:
+        raise DaemonError(str(path), f"cannot listen: {error.strerror}") from error
+    finally:
+        listener.close()
+        for left in (draft, path):
+            left.unlink(missing_ok=True)
+
+
+def _tcp_socket(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
+    except OSError as error:
+        raise DaemonError(f"{host}:{port}", f"cannot listen: {error.strerror or error}") from error

@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller of a network: tenants' jobs, their workers, and the switches that carry them.
+
+Everything here runs in one asyncio loop and so needs no locks; what a switch must do is done in a thread,
+under that switch's own lock. A job's state is on disk before a switch or a worker hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from controller.changes import Group, Lost
+from controller.epochs import EpochStore
+from controller.errors import BindAgainError, ControllerError, PoolFullError, SwitchClientError
+from controller.jobs import Job, WorkerSeat, default_lead, expel
+from controller.live import RENDEZVOUS, LiveJob, restored
+from controller.program.faults import Shares
+from controller.program.refusals import Refusal
+from controller.requests import (
+    JobChange,
+    JobExistsError,
+    NewJob,
+    NoSuchJobError,
+    NoSuchSwitchError,
+    QuotaError,
+    RequestError,
+)
+from controller.sessions import LEASE_SECONDS, Sessions
+from controller.setup import seat
+from controller.signals import Signal
+from controller.store import Store
+from controller.switches import SwitchLink
+from topologies.record import NetRecord
+from wire.constants import JOBS
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+RETRY_SECONDS = 1.0
+"""Between two attempts to reach a switch."""
+REFUSALS = 4096
+"""Sources whose last refused packet is remembered."""
+
+
+class Controller:
+    """All of a network's jobs. `start` before use, `stop` at the end."""
+
+    def __init__(
+        self,
+        record: NetRecord,
+        store: Store,
+        epochs: EpochStore,
+        links: Sequence[SwitchLink],
+        lease: float = LEASE_SECONDS,
+    ) -> None:
+        self.record = record
+        self.store = store
+        self.links = {link.name: link for link in links}
+        for link in links:
+            link.open_books(epochs)
+        self.sessions = Sessions(record, store, epochs, self.advance, self.note, lease)
+        self.noted = Signal()
+        """Set off with every event."""
+        self.refusals: dict[tuple[str | None, int | None], tuple[float, Refusal]] = {}
+        """By (IPv4 source, UDP source): when a packet of it was last refused, and which."""
+        self._jobs: dict[str, LiveJob] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- life
+    async def start(self) -> None:
+        """Take over what the last controller left, bring every switch in line, and begin to watch.
+
+        A switch that cannot be reached is brought in line when it comes. Raises StateError.
+        """
+        now = time.monotonic()
+        for row in self.store.jobs():
+            self._jobs[row.name] = restored(row, self._link_of(row.hosts), self.record, now)
+        for told in self.store.sessions():
+            self.sessions.restore(told, self._jobs[told.job])
+        self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
+        for link in self.links.values():
+            await self._bring_up(link)
+            self._spawn(self._watch(link))
+        self._spawn(self._tick())
+
+    async def stop(self) -> None:
+        """End the watching and leave the switches as they are: their jobs go on."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self.links.values():
+            await asyncio.to_thread(link.close)
+
+    def note(self, job: str, kind: str, text: str) -> None:
+        """Keep an event, and wake those who follow them. `job` is empty for the network's own."""
+        log.info("%s%s: %s", f"{job}: " if job else "", kind, text)
+        self.store.log(job, kind, text)
+        self.noted.set_off()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the controller failed", exc_info=task.exception())
+
+    # ---- switches
+    def link(self, name: str) -> SwitchLink:
+        """Return the connection to a switch; NoSuchSwitchError."""
+        try:
+            return self.links[name]
+        except KeyError:
+            raise NoSuchSwitchError(name, list(self.links)) from None
+
+    def _link_of(self, hosts: Sequence[str]) -> SwitchLink:
+        """Return the one switch that all these hosts hang on. Raises RequestError, RecordError."""
+        ends = {
+            host: next(iter(self.record.peers(self.record.host(host).name).values())).node for host in hosts
+        }
+        if len(set(ends.values())) != 1:
+            where = ", ".join(f"{host} on {node}" for host, node in ends.items())
+            raise RequestError(hosts[0], f"a job's workers hang on one switch, and these do not: {where}")
+        return self.links[ends[hosts[0]]]
+
+    async def _bring_up(self, link: SwitchLink) -> None:
+        """Connect to a switch and make it hold what it should; jobs that lost their sums get a new epoch."""
+        jobs: list[LiveJob] = []
+        try:
+            async with link.lock:
+                jobs = [job for job in self._jobs.values() if job.link is link]
+                planned = [(job, job.epoch) for job in jobs if job.epoch is not None]
+                epochs = [epoch for _, epoch in planned]
+                rates = {
+                    job.number: (job.rate_bps, len(job.group.hosts))
+                    for job in jobs
+                    if job.rate_bps is not None
+                }
+                report = await asyncio.to_thread(link.bring_up, epochs, rates, self.store.faults(link.name))
+                link.settle()
+                for job, epoch in planned:
+                    if report.lost_state and job.group.installed and job.epoch is epoch:
+                        why = f"switch {link.name} lost its state"
+                        job.group.start_change(why, False, time.monotonic())
+                        self._save(job)
+                    job.group.installed = True
+        except ControllerError as error:
+            if link.complaint != str(error):  # once, not every second
+                link.complaint = str(error)
+                self.note("", "switch", f"switch {link.name} is not in line: {error}")
+            return
+        link.complaint = None
+        self.note("", "switch", f"switch {link.name}: {report}")
+        for job in jobs:
+            self.advance(job)
+
+    async def _watch(self, link: SwitchLink) -> None:
+        """Keep a switch connected, and take note of what it refuses, for as long as the controller runs."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if not link.in_line:
+                await self._bring_up(link)
+                if not link.in_line:
+                    await asyncio.sleep(RETRY_SECONDS)
+            for refusal in link.refusals():
+                self._take_refusal(link, refusal)
+
+    def _take_refusal(self, link: SwitchLink, refusal: Refusal) -> None:
+        source = (refusal.ip_src, refusal.udp_src)
+        self.refusals.pop(source, None)  # the latest come last
+        self.refusals[source] = (time.monotonic(), refusal)
+        while len(self.refusals) > REFUSALS:
+            self.refusals.pop(next(iter(self.refusals)))
+        job = next((job.name for job in self._jobs.values() if job.number == refusal.job), "")
+        self.note(job, "refused", f"switch {link.name}: {refusal}")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = time.monotonic()
+            for job in list(self._jobs.values()):
+                self.sessions.expire(job, now)
+                if job.group.change is not None:
+                    self.advance(job)
+                if job.group.draining is not None and not job.group.sessions and not job.beginning:
+                    await self.remove(job.name, "it has been drained")
+
+    async def set_faults(self, switch: str, port: int, direction: str, shares: Shares) -> None:
+        """Fault a share of a port's packets in one direction, `in` or `out`, until it is set anew.
+
+        Raises NoSuchSwitchError, RequestError, SwitchClientError.
+        """
+        link = self.link(switch)
+        ports = self.record.switch(switch).ports
+        if port not in ports:
+            has = f"{min(ports)} to {max(ports)}"
+            raise RequestError(switch, f"switch {switch} has no port {port}: it has {has}")
+        async with link.lock:
+            self.store.put_faults(switch, port, direction, shares)
+            await asyncio.to_thread(link.faults(direction).set, link, port, shares)
+
+    # ---- jobs
+    @property
+    def jobs(self) -> Mapping[str, LiveJob]:
+        """The jobs by name."""
+        return self._jobs
+
+    def job(self, name: str) -> LiveJob:
+        """Return a job; NoSuchJobError."""
+        try:
+            return self._jobs[name]
+        except KeyError:
+            raise NoSuchJobError(name, sorted(self._jobs)) from None
+
+    async def add(self, new: NewJob) -> LiveJob:
+        """Rent slots for a job and let its workers join.
+
+        Raises RequestError, RecordError, PoolFullError, SwitchClientError; then nothing is done.
+        """
+        if new.name in self._jobs:
+            raise JobExistsError(new.name)
+        _check_hosts(new.name, new.workers)
+        link = self._link_of(new.workers)
+        slots = new.slots or self.record.window
+        lead = default_lead(slots) if new.lead is None else new.lead
+        if lead > slots:
+            raise RequestError(new.name, f"the lead of job {new.name} is 1..{slots}, its window, not {lead}")
+        self._check_quota(new.tenant, slots, None)
+        self._check_replicas(link, new.name, len(new.workers))
+        used = {job.number for job in self._jobs.values()}
+        number = next((number for number in range(JOBS) if number not in used), None)
+        if number is None:
+            raise RequestError(new.name, f"all {JOBS} job numbers are in use: remove a job first")
+        rent = link.jobs.rent(number, slots, owner=new.name)
+        group = Group(list(new.workers))
+        job = LiveJob(new.name, number, new.tenant, link, slots, rent, lead, new.rate_bps, time.time(), group)
+        group.start_change(RENDEZVOUS, True, time.monotonic())
+        self._jobs[new.name] = job
+        try:
+            self._save(job)
+            await self._set_rate(job)
+        except BaseException:
+            del self._jobs[new.name]
+            self.store.drop_job(new.name)
+            link.jobs.free(number)
+            raise
+        last = rent.base + rent.window - 1
+        self.note(
+            new.name,
+            "added",
+            f"job {number} of tenant {new.tenant}, {len(new.workers)} workers, "
+            f"slots {rent.base} to {last} of switch {link.name}",
+        )
+        return job
+
+    async def change(self, name: str, asked: JobChange) -> LiveJob:
+        """Change a job's slots, rate or workers; slots and workers with a new epoch, as soon as it begins.
+
+        Raises as `add`; then nothing has changed.
+        """
+        job = self.job(name)
+        group, now = job.group, time.monotonic()
+        if group.draining is not None:
+            raise RequestError(name, f"job {name} is being drained and changes no more")
+        hosts = asked.workers or group.hosts
+        _check_hosts(name, hosts)
+        if self._link_of(hosts) is not job.link:
+            raise RequestError(
+                name, f"the workers of job {name} hang on switch {job.link.name}: others cannot join"
+            )
+        slots = asked.slots or job.slots
+        if job.lead > slots:
+            raise RequestError(
+                name,
+                f"job {name} has a lead of {job.lead} chunks: it needs as many slots, not {slots}",
+            )
+        self._check_quota(job.tenant, slots, job)
+        self._check_replicas(job.link, name, len(hosts), job)
+        job.link.jobs.check_rent(job.number, slots)
+        if asked.rate_bps is not None and asked.rate_bps != job.rate_bps:
+            before, job.rate_bps = job.rate_bps, asked.rate_bps
+            try:
+                await self._set_rate(job)
+            except BaseException:
+                job.rate_bps = before
+                raise
+            self.note(name, "changed", f"its rate is {asked.rate_bps / 1e6:g} Mbit/s")
+        if hosts != group.hosts:
+            self._seat_anew(job, hosts, now)
+        if slots != job.slots:
+            self.note(name, "changed", f"its window will be {slots} slots, it was {job.slots}")
+            job.slots = slots
+            if group.epoch and group.change is None:
+                group.start_change(f"its window becomes {slots} slots", False, now)
+        self._save(job)
+        self.advance(job)
+        return job
+
+    def _seat_anew(self, job: LiveJob, hosts: list[str], now: float) -> None:
+        """Give a job another list of workers: those on hosts of both lists keep their sessions."""
+        group = job.group
+        gone = [(rank, host) for rank, host in enumerate(group.hosts) if host not in hosts]
+        why = f"its workers become {', '.join(hosts)}"
+        for rank, _ in gone:
+            if rank in group.sessions:
+                session = group.sessions[rank]
+                self.sessions.end(job, session, "its job goes on without this rank", "SessionEndedError")
+        lost = [Lost(rank, host, "it is no longer of the job") for rank, host in gone]
+        staying = sorted(group.sessions.values(), key=lambda session: hosts.index(session.host))
+        group.start_change(why, True, now, lost)
+        group.hosts = list(hosts)
+        group.sessions = {hosts.index(session.host): session for session in staying}
+        for rank, session in group.sessions.items():
+            session.rank = rank
+        self.store.put_sessions(job.session_row(session) for session in staying)
+        job.barriers.clear()
+        self.note(job.name, "changed", why)
+
+    def drain(self, name: str) -> LiveJob:
+        """Let a job finish the all-reduces that it has begun, and end; NoSuchJobError."""
+        job = self.job(name)
+        group = job.group
+        if group.draining is None:
+            group.draining = max([group.begun, *(s.status.begun for s in group.sessions.values())])
+            self._save(job)
+            self.note(name, "draining", f"it ends after all-reduce {group.draining}")
+            self.advance(job)
+        return job
+
+    async def remove(self, name: str, why: str = "it has been removed") -> None:
+        """End a job at once: its workers are told, its entries go, its slots are free.
+
+        Raises NoSuchJobError.
+        """
+        job = self.job(name)
+        async with job.link.lock:
+            if job.removed:
+                return
+            job.removed = True
+            link = job.link
+            link.leave_over(link.jobs.leave(job.number) if job.epoch is not None else None)
+            link.jobs.free(job.number)
+            del self._jobs[name]
+            for session in list(job.group.sessions.values()):
+                self.sessions.end(job, session, f"job {name} is gone: {why}", "JobRemovedError")
+            self.store.drop_job(name)
+            try:
+                await asyncio.to_thread(link.swap, job.epoch, None)
+                if job.rate_bps is not None:
+                    await asyncio.to_thread(
+                        link.program.rates.set, link, job.number, None, len(job.group.hosts)
+                    )
+                link.settle()
+            except SwitchClientError as error:  # its entries go when the switch is brought in line
+                self.note("", "switch", f"switch {link.name} still holds entries of job {name}: {error}")
+                link.distrust()
+        job.signal.set_off()
+        self.note(name, "removed", why)
+
+    def set_quota(self, tenant: str, quota: int | None) -> None:
+        """Set how many slots a tenant may have; what it has stays."""
+        self.store.put_tenant(tenant, quota)
+        self.note(
+            "", "tenant", f"tenant {tenant} may have {'any number of' if quota is None else quota} slots"
+        )
+
+    def used_slots(self, tenant: str) -> int:
+        """Return the slots that a tenant's jobs have asked for."""
+        return sum(job.slots for job in self._jobs.values() if job.tenant == tenant)
+
+    def _check_quota(self, tenant: str, slots: int, job: LiveJob | None) -> None:
+        quota = self.store.tenants().get(tenant)
+        used = self.used_slots(tenant) - (job.slots if job else 0)
+        if quota is not None and used + slots > quota:
+            raise QuotaError(tenant, quota, used, slots)
+
+    def _check_replicas(self, link: SwitchLink, name: str, workers: int, job: LiveJob | None = None) -> None:
+        used = sum(
+            len(other.group.hosts) for other in self._jobs.values() if other.link is link and other is not job
+        )
+        most = self.record.replicas
+        if used + workers > most:
+            raise RequestError(
+                name,
+                f"switch {link.name} holds {most} multicast copies and {used} are rented: "
+                f"{workers} workers more are too many; ask for at most {most - used}, or remove a job first",
+            )
+
+    async def _set_rate(self, job: LiveJob) -> None:
+        if job.rate_bps is not None:
+            async with job.link.lock:
+                link, workers = job.link, len(job.group.hosts)
+                await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
+
+    # ---- epochs
+    def advance(self, job: LiveJob) -> None:
+        """Let a job's change go on as far as it can now, and wake its workers."""
+        ready, change = job.group.step(time.monotonic()), job.group.change
+        if change is not None and job.epoch is not None:
+            known = range(len(job.epoch.seats))
+            ranks = [w.rank for w in change.lost if w.rank in known and w.rank not in job.expelled]
+            if ranks:
+                job.expelled.update(ranks)
+                self._spawn(self._expel(job, job.epoch, ranks))
+        if ready and not job.beginning and job.link.in_line:
+            job.beginning = True
+            self._spawn(self._begin(job))
+        job.signal.set_off()
+
+    async def _expel(self, job: LiveJob, epoch: Job, ranks: Sequence[int]) -> None:
+        """Refuse the packets of workers that are lost, while the others' epoch goes on to its end."""
+        try:
+            async with job.link.lock:
+                if job.epoch is epoch and not job.removed:
+                    await asyncio.to_thread(expel, job.link, epoch, ranks)
+        except SwitchClientError as error:
+            self.note(job.name, "switch", f"the entries of lost workers are still there: {error}")
+            job.link.distrust()
+
+    async def _begin(self, job: LiveJob) -> None:
+        """Begin the epoch that a job is ready for: old entries go, new ones come."""
+        group, link, jobs = job.group, job.link, job.link.jobs
+        try:
+            async with link.lock:
+                change = group.change
+                if job.removed or change is None or not group.step(time.monotonic()):
+                    return
+                seats = self._seats(job)
+                if job.rent.window != job.slots:
+                    try:
+                        job.rent = jobs.rent(job.number, job.slots, owner=job.name)
+                    except PoolFullError as error:
+                        job.slots = job.rent.window
+                        self.note(job.name, "changed", f"its window stays {job.slots} slots: {error}")
+                g0 = group.next_chunk if change.members else change.g0
+                t0 = group.begun if change.members else group.memberships[0].t0
+                try:
+                    planned, members = jobs.plan(job.number, seats, job.lead, g0=g0, t0=t0)
+                except BindAgainError as error:
+                    for session in group.sessions.values():
+                        if (session.ip, session.status.udp_port) == (error.ip, error.udp_port):
+                            session.refused_port = error.udp_port
+                    group.ask_again(time.monotonic())
+                    return
+                job.epoch = planned
+                job.expelled.clear()
+                had = jobs.enter(planned)
+                group.enter(planned.epoch, members)
+                self._save(job)
+                link.leave_over(had)
+                self.store.put_sessions(job.session_row(s) for s in group.sessions.values())
+                await asyncio.to_thread(link.swap, had, planned)
+                link.settle()
+                group.installed = True
+                self.note(
+                    job.name,
+                    "epoch",
+                    f"epoch {planned.epoch} of {len(seats)} workers begins at chunk {g0} ({change.why})",
+                )
+        except ControllerError as error:
+            self.note(job.name, "switch", f"its epoch could not be installed: {error}")
+            link.distrust()
+        finally:
+            job.beginning = False
+            job.signal.set_off()
+
+    def _seats(self, job: LiveJob) -> list[WorkerSeat]:
+        sessions = job.group.sessions
+        return [
+            seat(self.record, host, sessions[rank].status.udp_port)
+            for rank, host in enumerate(job.group.hosts)
+        ]
+
+    def _save(self, job: LiveJob) -> None:
+        self.store.put_job(job.row())
+
+
+def _check_hosts(job: str, hosts: Sequence[str]) -> None:
+    for host in hosts:
+        if list(hosts).count(host) > 1:
+            raise RequestError(job, f"host {host} is named twice: a job has one worker a host")

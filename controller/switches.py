@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One switch as the controller keeps it: connected, its program loaded, and holding what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.epochs import EpochStore
+from controller.errors import NotPrimaryError, P4InfoError, RpcFailedError, SwitchClientError
+from controller.jobs import Job, JobController, SwitchSite, delete_epoch, insert_epoch
+from controller.p4info import Entity, P4Info, Update
+from controller.p4runtime import SwitchClient, standby_election_id
+from controller.program import Program
+from controller.program.faults import Faults, Shares
+from controller.program.refusals import Refusal
+from controller.readback import difference, read_all
+from controller.setup import SetupError, network_entities
+from p4src.forms import form
+from topologies.record import NetRecord
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found and done when a switch was brought in line."""
+
+    lost_state: bool
+    """Whether it had no program, or another one: then its registers are new too."""
+    strays: int
+    missing: int
+    changed: int
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        loaded = "its program was loaded; " if self.lost_state else ""
+        if not (self.strays or self.missing or self.changed):
+            return f"{loaded}in line"
+        return f"{loaded}{self.missing} entries added, {self.strays} removed, {self.changed} changed"
+
+
+class SwitchLink:
+    """A `Switch` whose connection is made again as often as needed. Its blocking calls are for threads.
+
+    Who calls one that writes holds `lock`.
+    """
+
+    jobs: JobController
+    """The books of its jobs: there once a controller has opened them."""
+
+    def __init__(self, record: NetRecord, name: str) -> None:
+        """Raises FormError and P4InfoError when there is no program for the network's numbers."""
+        chosen = form(record.elements, record.slots)
+        self.name = name
+        self.record = record
+        self.lock = asyncio.Lock()
+        self.p4info = P4Info.from_file(chosen.p4info_path)
+        self.program = Program(self.p4info)
+        self.election_id = standby_election_id()
+        self.in_line = False
+        """Whether it holds what it should, as far as is known."""
+        self.complaint: str | None = None
+        """What was last said about its not being in line."""
+        self._json = chosen.json_path
+        self._client: SwitchClient | None = None
+        self._leftover: list[Job] = []  # epochs whose entries it may still hold
+
+    def open_books(self, epochs: EpochStore) -> None:
+        """Begin to keep the books of its jobs, none yet."""
+        site = self.record.switch(self.name)
+        elements, slots = self.record.elements, self.record.slots
+        self.jobs = JobController(self, SwitchSite(site.ip, site.mac, elements, slots), epochs)
+
+    # ---- connection
+    def _reached(self) -> SwitchClient:
+        if self._client is None:
+            raise SwitchClientError(self.name, "it is not reached now; see p4reduce net status, and its log")
+        return self._client
+
+    def write(self, updates: Sequence[Update]) -> None:
+        """See Switch; SwitchClientError too while it is not reached."""
+        self._reached().write(updates)
+
+    def read(self, entities: Sequence[Entity]) -> list[Entity]:
+        """See Switch."""
+        return self._reached().read(entities)
+
+    def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
+        """See Switch."""
+        return self._reached().exchange(packet, wanted)
+
+    @property
+    def primary(self) -> bool:
+        """Whether it takes us for its primary."""
+        return self._client is not None and self._client.is_primary
+
+    def connect(self) -> None:
+        """Connect unless that is done; as a backup where another controller is primary.
+
+        Raises SwitchClientError.
+        """
+        if self._client is not None and self._client.standing.ended is None:
+            return
+        self.close()
+        address = self.record.switch(self.name).grpc
+        if address is None:
+            raise SetupError(self.name, "the record has no P4Runtime address: is the network still starting?")
+        self._client = SwitchClient(
+            self.name,
+            self.record.switch(self.name).device_id,
+            address,
+            standby=True,
+            election_id=self.election_id,
+        )
+
+    def close(self) -> None:
+        """Leave the switch. Idempotent."""
+        client, self._client, self.in_line = self._client, None, False
+        if client is not None:
+            client.close()
+
+    def distrust(self) -> None:
+        """Have the switch compared with what it should hold again."""
+        self.in_line = False
+
+    def refusals(self) -> list[Refusal]:
+        """Return the refusals that it told of since the last call; notices a stream that has ended."""
+        client = self._client
+        news = client.wait_news(0) if client is not None else None
+        if news is None:
+            return []
+        if not news.standing.primary:
+            self.in_line = False
+        found: list[Refusal] = []
+        for when, digests in news.digests:
+            try:
+                found += self.program.refusals.decode(when, digests)
+            except P4InfoError as error:
+                log.warning("switch %s: %s", self.name, error)
+        return found
+
+    # ---- state
+    def bring_up(
+        self,
+        epochs: Sequence[Job],
+        rates: Mapping[int, tuple[int, int]],
+        faults: Mapping[tuple[int, str], Shares],
+    ) -> Report:
+        """Make the switch hold its program, its network's entries and these, and nothing else.
+
+        `rates` has (bit/s, workers) by job, `faults` is by port and direction (in, out). What is right
+        already is not touched: running jobs go on. Raises SwitchClientError (NotPrimaryError while another
+        controller is primary), SetupError.
+        """
+        self.connect()
+        client = self._client
+        assert client is not None
+        if not client.is_primary:
+            raise NotPrimaryError(self.name, client.standing.primary_id, "we wait as its backup")
+        lost = not self._runs_program(client)
+        if lost:
+            try:
+                program = self._json.read_bytes()
+            except OSError as error:
+                raise SetupError(str(self._json), f"cannot be read: {error}; `make p4` writes it") from error
+            client.push_pipeline(self.p4info, program)
+        wanted = network_entities(self.record, self.name, self.program)
+        wanted.append(self.program.refusals.subscription())
+        wanted += [entity for epoch in epochs for level in epoch.levels for entity in level]
+        wanted += [self.program.rates.rate(job, bps, workers) for job, (bps, workers) in rates.items()]
+        wanted += [self.faults(direction).shares(port, each) for (port, direction), each in faults.items()]
+        found = difference(self.p4info, wanted, read_all(client))
+        for batch in found.batches():
+            client.write(batch)
+        self.in_line = True
+        return Report(lost, len(found.strays), len(found.missing), len(found.changed))
+
+    def _runs_program(self, client: SwitchClient) -> bool:
+        try:
+            same: bool = client.p4info.message == self.p4info.message
+            return same
+        except RpcFailedError as error:
+            if error.code == "FAILED_PRECONDITION":  # no program yet (P4Runtime spec 1.4, 10)
+                return False
+            raise
+
+    def faults(self, direction: str) -> Faults:
+        """Return the program's faults of a direction, in or out."""
+        return self.program.ingress_faults if direction == "in" else self.program.egress_faults
+
+    def settle(self) -> None:
+        """Give back what epochs took whose entries were left on a switch that is in line again."""
+        while self._leftover:
+            self.jobs.give_back(self._leftover.pop())
+
+    def leave_over(self, job: Job | None) -> None:
+        """Keep what an epoch took until its entries are known to be gone."""
+        if job is not None:
+            self._leftover.append(job)
+
+    def swap(self, old: Job | None, new: Job | None) -> None:
+        """Delete an epoch's entries, then write another's. Raises SwitchClientError."""
+        if old is not None:
+            delete_epoch(self, old)
+        if new is not None:
+            insert_epoch(self, new)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the controller tells of jobs, switches and tenants, as JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from controller.live import LiveJob
+from controller.service import Controller
+from controller.switches import SwitchLink
+
+
+def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
+    """Return a job with its ranks."""
+    group, now = job.group, time.monotonic()
+    ranks: list[dict[str, Any]] = []
+    for rank, host in enumerate(group.hosts):
+        session = group.sessions.get(rank)
+        told: dict[str, Any] = {"rank": rank, "host": host, "ip": controller.record.host(host).ip}
+        told["joined"] = session is not None
+        if session is not None:
+            status = session.status
+            told |= {
+                "udp_port": status.udp_port,
+                "epoch": status.epoch,
+                "begun": status.begun,
+                "first_missing": status.first_missing,
+                "next_chunk": status.next_chunk,
+                "lease_left": max(0.0, session.deadline - now),
+                "unmoved": now - session.moved,
+            }
+        ranks.append(told)
+    return {
+        "name": job.name,
+        "number": job.number,
+        "tenant": job.tenant,
+        "status": job.status,
+        "switch": job.link.name,
+        "slots": job.rent.window,
+        "base": job.rent.base,
+        "lead": job.lead,
+        "rate_bps": job.rate_bps,
+        "epoch": group.epoch,
+        "change": None if group.change is None else group.change.why,
+        "created": job.created,
+        "ranks": ranks,
+    }
+
+
+def switch(controller: Controller, link: SwitchLink) -> dict[str, Any]:
+    """Return a switch with its slots."""
+    site, pool = controller.record.switch(link.name), link.jobs.pool
+    return {
+        "name": link.name,
+        "device_id": site.device_id,
+        "ip": site.ip,
+        "grpc": site.grpc,
+        "ports": {str(port): interface for port, interface in site.ports.items()},
+        "in_line": link.in_line,
+        "primary": link.primary,
+        "slots": pool.size,
+        "free": pool.free,
+        "largest_run": pool.largest_run,
+        "holders": [{"job": owner, "base": base, "slots": slots} for owner, base, slots in pool.holders()],
+    }
+
+
+def network(controller: Controller) -> dict[str, Any]:
+    """Return the network and its switches."""
+    record = controller.record
+    return {
+        "name": record.name,
+        "target": record.target,
+        "elements": record.elements,
+        "slots": record.slots,
+        "window": record.window,
+        "replicas": record.replicas,
+        "lease": controller.sessions.lease,
+        "hosts": {host.name: host.ip for host in record.hosts},
+        "switches": [switch(controller, link) for link in controller.links.values()],
+    }
+
+
+def tenants(controller: Controller) -> list[dict[str, Any]]:
+    """Return each tenant's quota and the slots that it uses."""
+    quotas = controller.store.tenants()
+    names = sorted({*quotas, *(job.tenant for job in controller.jobs.values())})
+    return [{"name": name, "quota": quotas.get(name), "used": controller.used_slots(name)} for name in names]
