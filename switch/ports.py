@@ -206,7 +206,7 @@ class Ports:
         elif event.kind == _UP:
             log.info("%s is up again", where)
         elif event.kind == _GONE:
-            log.warning("%s has vanished; restart the switch to use such an interface again", where)
+            log.warning("%s has vanished; an interface of this name will be the port again", where)
         elif event.kind == _CAPTURE_LOST:
             log.error("%s: the capture ends here, it cannot be written%s", where, why)
 

@@ -336,8 +336,12 @@ static void receive_injected(io *o) {
 /* ---- the thread */
 
 static void tick(io *o) {
-    for (size_t i = 0; i < o->port_count; i++)
-        port_tick(o->ports[i], &o->listener);
+    for (size_t i = 0; i < o->port_count; i++) {
+        port *p = o->ports[i];
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = p};
+        if (port_tick(p, &o->listener) && epoll_ctl(o->epoll, EPOLL_CTL_ADD, p->fd, &event))
+            port_lose(p);
+    }
 }
 
 static void apply_change(io *o) {

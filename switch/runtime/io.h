@@ -37,7 +37,7 @@ enum io_event_kind {
     IO_PACKET_IN,    /* a frame left on the CPU port: its bytes are in the buffer */
     IO_PORT_DOWN,
     IO_PORT_UP,
-    IO_PORT_GONE,    /* the interface does not exist any more */
+    IO_PORT_GONE,    /* the interface does not exist any more; IO_PORT_UP when there is one of its name again */
     IO_CAPTURE_LOST, /* a capture file could not be written; capturing on this port has ended */
     IO_STOPPED,
 };

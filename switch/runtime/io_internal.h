@@ -8,6 +8,7 @@
 #include "io_super.h"
 
 #include <linux/if_packet.h>
+#include <net/if.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ typedef struct waiting {
 
 typedef struct port {
     uint32_t number;
-    int fd;
+    char interface[IF_NAMESIZE];
+    int fd; /* -1 while there is no such interface */
     int ifindex;
     uint32_t longest; /* frame that the MTU allows */
     unsigned join;    /* io_join */
@@ -66,7 +68,8 @@ void port_queue(port *p, const uint8_t *data, uint32_t len);
 void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload);
 void port_flush(port *p, const port_listener *l);
 int port_is_full(const port *p); /* enough waits to be worth a call */
-void port_tick(port *p, const port_listener *l);
+int port_tick(port *p, const port_listener *l); /* 1 when the port has a socket that nobody listens to yet */
+void port_lose(port *p);                        /* closes the socket; ticks look for the interface from then on */
 /* Puts the VLAN tag back that the kernel took out; VLAN_BYTES before the frame are free. Returns its new start. */
 uint8_t *port_restore_vlan(struct msghdr *header, uint8_t *frame, uint32_t *len);
 

@@ -5,7 +5,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_ether.h>
-#include <net/if.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,19 +84,14 @@ static void read_mtu(port *p, const char *interface) {
         p->longest = (uint32_t)request.ifr_mtu + ETH_HLEN;
 }
 
-int port_open(port *p, const char *interface) {
-    p->fd = -1;
-    p->batch = BATCH;
-    p->queue = malloc(QUEUE_FRAMES * sizeof *p->queue);
-    if (!p->queue)
-        return -ENOMEM;
-    p->ifindex = (int)if_nametoindex(interface);
+static int attach(port *p) {
+    p->ifindex = (int)if_nametoindex(p->interface);
     if (!p->ifindex)
         return -ENODEV;
     p->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); /* protocol 0: nothing before bind */
     if (p->fd < 0)
         return -errno;
-    read_mtu(p, interface);
+    read_mtu(p, p->interface);
     int one = 1, in = RECEIVE_BUFFER, out = SEND_BUFFER;
     if (setsockopt(p->fd, SOL_SOCKET, SO_RCVBUFFORCE, &in, sizeof in))
         setsockopt(p->fd, SOL_SOCKET, SO_RCVBUF, &in, sizeof in);
@@ -114,6 +108,25 @@ int port_open(port *p, const char *interface) {
         bind(p->fd, (struct sockaddr *)&address, sizeof address))
         return -errno;
     return 0;
+}
+
+int port_open(port *p, const char *interface) {
+    p->fd = -1;
+    p->batch = BATCH;
+    p->queue = malloc(QUEUE_FRAMES * sizeof *p->queue);
+    if (!p->queue)
+        return -ENOMEM;
+    if (strlen(interface) >= sizeof p->interface)
+        return -ENODEV;
+    memcpy(p->interface, interface, strlen(interface) + 1);
+    return attach(p);
+}
+
+void port_lose(port *p) {
+    if (p->fd >= 0)
+        close(p->fd); /* also leaves the epoll set */
+    p->fd = -1;
+    p->state = PORT_GONE;
 }
 
 /* ---- sending */
@@ -271,7 +284,7 @@ uint8_t *port_restore_vlan(struct msghdr *header, uint8_t *frame, uint32_t *len)
 
 /* ---- twice a second */
 
-void port_tick(port *p, const port_listener *l) {
+int port_tick(port *p, const port_listener *l) {
     capture *captures[2] = {&p->in, &p->out};
     for (int c = 0; c < 2; c++)
         if (captures[c]->file && fflush(captures[c]->file))
@@ -280,25 +293,31 @@ void port_tick(port *p, const port_listener *l) {
     socklen_t size = sizeof stats;
     if (p->fd >= 0 && !getsockopt(p->fd, SOL_PACKET, PACKET_STATISTICS, &stats, &size))
         count(&p->rx_dropped, stats.tp_drops);
-    if (p->state == PORT_GONE)
-        return;
+    int found = 0;
+    if (p->state == PORT_GONE) {
+        if (attach(p)) {
+            port_lose(p);
+            return 0;
+        }
+        p->state = PORT_DOWN;
+        found = 1;
+    }
     char name[IF_NAMESIZE];
     struct ifreq request = {0};
     int there = if_indextoname((unsigned)p->ifindex, name) != NULL;
     if (there)
         read_mtu(p, name);
     if (p->state != PORT_DOWN)
-        return;
+        return found;
     if (!there) {
-        p->state = PORT_GONE;
-        close(p->fd); /* also leaves the epoll set */
-        p->fd = -1;
+        port_lose(p);
         l->tell(l->context, IO_PORT_GONE, p->number, ENODEV);
-        return;
+        return 0;
     }
     memcpy(request.ifr_name, name, sizeof name);
     if (!ioctl(p->fd, SIOCGIFFLAGS, &request) && request.ifr_flags & IFF_UP) {
         p->state = PORT_UP;
         l->tell(l->context, IO_PORT_UP, p->number, 0);
     }
+    return found;
 }

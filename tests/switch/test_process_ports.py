@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import queue
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -260,6 +262,78 @@ def test_an_interface_that_vanishes(
     third.close()
     links[0].send(frame(9))
     assert links[1].receive() == frame(9)
+
+
+def test_an_interface_that_comes_back(
+    ports: Ports, links: list[Link], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    connect(ports, links)
+    links[0].send(frame(1))
+    assert links[1].receive() == frame(1)
+    for number in range(2, 4):
+        name, before = links[0].port, caplog.text.count("is up again")
+        links[0].close()
+        until(lambda n=number: caplog.text.count("has vanished") == n - 1, "the port to vanish")  # type: ignore[misc]
+        links[0] = Link(name)
+        until(lambda b=before: caplog.text.count("is up again") > b, "the port to be there again")  # type: ignore[misc]
+        links[0].send(frame(number))
+        assert links[1].receive() == frame(number)
+        links[1].send(frame(number))
+        assert links[0].receive() == frame(number)
+    assert ports.stats()[0].rx_packets == 3
+
+
+def test_ports_that_flap_under_traffic(ports: Ports, links: list[Link]) -> None:
+    """Down and up, deleted and made again, while frames come on all ports for all ports."""
+    third = Link()
+    patch = connect(
+        ports, [*links, third], decide=lambda port, data: [(out, data) for out in range(3) if out != port]
+    )
+    stop = threading.Event()
+
+    def send(link: Link) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            with contextlib.suppress(OSError):  # the link is down
+                link.send(frame(number))
+
+    senders = [threading.Thread(target=send, args=(link,)) for link in links]
+    for sender in senders:
+        sender.start()
+    try:
+        for _ in range(15):
+            ip("link", "set", links[1].port, "down")
+            name = third.port
+            third.close()
+            ip("link", "set", links[1].port, "up")
+            third = Link(name)
+        until(lambda: not third.silent(), "traffic on the port that was made anew")
+        count = len(patch.batches)
+        until(lambda: len(patch.batches) > count, "the switch to go on")
+    finally:
+        stop.set()
+        for sender in senders:
+            sender.join(LIMIT)
+        third.close()
+
+
+def test_captures_on_a_full_disk(
+    ports: Ports, links: list[Link], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path], check=True)
+    try:
+        connect(ports, links, tmp_path)
+        for number in range(400):
+            links[0].send(frame(number, 1500))
+            assert links[1].receive() == frame(number, 1500)
+        until(lambda: "the capture ends here" in caplog.text, "the full disk to be told")
+        links[0].send(frame(1))
+        assert links[1].receive() == frame(1)
+    finally:
+        ports.close()
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_what_cannot_be_opened(ports: Ports, links: list[Link], tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ def exists(name: str) -> bool:
 class Link:
     """A veth pair; `port` is the switch's end, `host` ours, with a raw socket on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: str | None = None) -> None:
         number = next(_count)
         self.port, self.host = (f"t{os.getpid() % 100000}{side}{number}" for side in "sh")
+        self.port = port or self.port
         ip("link", "add", self.port, "type", "veth", "peer", "name", self.host)
         for name in (self.port, self.host):
             # The kernel's own IPv6 packets would get between ours.
