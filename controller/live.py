@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from controller.changes import Group, Lost, Session
 from controller.jobs import Job, Rent
+from controller.p4info import Entity
 from controller.setup import seat
 from controller.signals import Signal
 from controller.store import ChangeRow, EpochRow, JobRow, SessionRow
@@ -42,6 +43,8 @@ class LiveJob:
     beginning: bool = False
     """Whether a new epoch is being written to the switch."""
     removed: bool = False
+    kept: JobRow | None = None
+    """Its row as it is on disk."""
     expelled: set[int] = field(default_factory=set)
     """Lost ranks whose entries of the present epoch are being withdrawn."""
     leaving: list[tuple[Session, float]] = field(default_factory=list)
@@ -57,6 +60,14 @@ class LiveJob:
         if self.group.running:
             return "running"
         return "waiting" if self.group.absent else "changing"
+
+    def entries(self) -> list[Entity]:
+        """Return what the switch should hold of its present epoch: all but the entries of lost workers."""
+        if self.epoch is None:
+            return []
+        group, *levels = self.epoch.levels
+        kept = [rank for rank in range(len(self.epoch.seats)) if rank not in self.expelled]
+        return [*group, *(level[rank] for level in levels for rank in kept)]
 
     def row(self) -> JobRow:
         """Return what is kept of it."""

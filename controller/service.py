@@ -136,13 +136,13 @@ class Controller:
             async with link.lock:
                 jobs = [job for job in self._jobs.values() if job.link is link]
                 planned = [(job, job.epoch) for job in jobs if job.epoch is not None]
-                epochs = [epoch for _, epoch in planned]
+                entries = [entry for job in jobs for entry in job.entries()]
                 rates = {
                     job.number: (job.rate_bps, len(job.group.hosts))
                     for job in jobs
                     if job.rate_bps is not None
                 }
-                report = await asyncio.to_thread(link.bring_up, epochs, rates, self.store.faults(link.name))
+                report = await asyncio.to_thread(link.bring_up, entries, rates, self.store.faults(link.name))
                 link.settle()
                 for job, epoch in planned:
                     if report.lost_state and job.group.installed and job.epoch is epoch:
@@ -408,6 +408,8 @@ class Controller:
             if ranks:
                 job.expelled.update(ranks)
                 self._spawn(self._expel(job, job.epoch, ranks))
+        if job.row() != job.kept:  # a change's id must not be used again, not even after our death
+            self._save(job)
         if ready and not job.beginning and job.link.in_line:
             job.beginning = True
             self._spawn(self._begin(job))
@@ -478,7 +480,8 @@ class Controller:
         ]
 
     def _save(self, job: LiveJob) -> None:
-        self.store.put_job(job.row())
+        job.kept = job.row()
+        self.store.put_job(job.kept)
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

@@ -146,15 +146,15 @@ class SwitchLink:
     # ---- state
     def bring_up(
         self,
-        epochs: Sequence[Job],
+        jobs: Sequence[Entity],
         rates: Mapping[int, tuple[int, int]],
         faults: Mapping[tuple[int, str], Shares],
     ) -> Report:
         """Make the switch hold its program, its network's entries and these, and nothing else.
 
-        `rates` has (bit/s, workers) by job, `faults` is by port and direction (in, out). What is right
-        already is not touched: running jobs go on. Raises SwitchClientError (NotPrimaryError while another
-        controller is primary), SetupError.
+        `jobs` are the entries of epochs, `rates` has (bit/s, workers) by job, `faults` is by port and
+        direction (in, out). What is right already is not touched: running jobs go on. Raises
+        SwitchClientError (NotPrimaryError while another controller is primary), SetupError.
         """
         self.connect()
         client = self._client
@@ -170,7 +170,7 @@ class SwitchLink:
             client.push_pipeline(self.p4info, program)
         wanted = network_entities(self.record, self.name, self.program)
         wanted.append(self.program.refusals.subscription())
-        wanted += [entity for epoch in epochs for level in epoch.levels for entity in level]
+        wanted += jobs
         wanted += [self.program.rates.rate(job, bps, workers) for job, (bps, workers) in rates.items()]
         wanted += [self.faults(direction).shares(port, each) for (port, direction), each in faults.items()]
         found = difference(self.p4info, wanted, read_all(client))
