@@ -205,9 +205,8 @@ class Engine:
                 f"the epoch begins at chunk {membership.g0}, and it has the packets of chunks "
                 f"{self._base + oldest} to {self._base + frontier - 1}",
             )
-        sent = np.arange(first, max(first, self._next))
         parts = [
-            self._ring[(self._base + sent) % len(self._ring)],
+            self._ring[self._rows(first, max(0, self._next - first))],
             self._kept.packets(max(first, self._next), frontier),
         ]
         known = self._has_results(first, frontier)
