@@ -68,6 +68,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         self._down: set[int] = set()
         """Ports whose link is down."""
         self._ports_changed = False
+        self.packet_in_lost = 0
+        """Frames for the controller that no primary took: there was none, or it did not read its stream."""
         self._chores = Chores(self._do_chores)
         dataplane.on_packet_in(self._packet_in)
         dataplane.on_port(self._port_changed)
@@ -242,8 +244,8 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
     def _packet_in(self, frame: bytes) -> None:
         running = self._running
         message = None if running is None else packetio.packet_in(running.view.packet_in, frame)
-        if message is not None:
-            self._arbiter.send_to_primary(message)
+        if message is None or not self._arbiter.send_to_primary(message):
+            self.packet_in_lost += 1
 
     # ---- what happens by itself
     def _port_changed(self, port: int, up: bool) -> None:
