@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from p4.v1 import p4runtime_pb2
 
 from switch.device import SwitchDevice
+from switch.p4runtime import packed
 from switch.p4runtime.indices import indices
 from switch.p4runtime.p4info import P4InfoView
 from switch.p4runtime.tables import Tables
@@ -29,8 +31,8 @@ class Counters:
             for index in cells:
                 self._device.counter_write(array.name, index, entry.data.packet_count, entry.data.byte_count)
 
-    def read(self, wanted: p4runtime_pb2.CounterEntry) -> Iterator[p4runtime_pb2.Entity]:
-        """Yield one cell, an array, or all arrays."""
+    def read(self, wanted: p4runtime_pb2.CounterEntry) -> Iterator[bytes]:
+        """Yield one cell, an array, or all arrays, as `packed.cells` does."""
         arrays = (
             [self._view.counter(wanted.counter_id)]
             if wanted.counter_id
@@ -42,11 +44,18 @@ class Counters:
                 values = [self._device.counter_read(array.name, cells[0])]
             else:
                 values = self._device.counter_read_all(array.name).tolist()
-            for index, (packets, octets) in zip(cells, values, strict=True):
+            data = (packed.numeric(1, octets) + packed.numeric(2, packets) for packets, octets in values)
+            yield from packed.cells("counter_entry", array.id, zip(cells, data, strict=True))
+
+    def counted(self) -> Iterator[p4runtime_pb2.Entity]:
+        """Yield all cells that are not 0."""
+        for array in self._view.counters.values():
+            values = self._device.counter_read_all(array.name)
+            for index in np.flatnonzero(values.any(axis=1)).tolist():
                 entity = p4runtime_pb2.Entity()
                 counter = entity.counter_entry
                 counter.counter_id, counter.index.index = array.id, index
-                counter.data.packet_count, counter.data.byte_count = packets, octets
+                counter.data.packet_count, counter.data.byte_count = values[index].tolist()
                 yield entity
 
     def modify_direct(self, entry: p4runtime_pb2.DirectCounterEntry) -> None:

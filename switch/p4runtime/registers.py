@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from p4.v1 import p4runtime_pb2
 
 from switch.device import SwitchDevice
-from switch.p4runtime import codec
+from switch.p4runtime import codec, packed
 from switch.p4runtime.errors import invalid, unimplemented
 from switch.p4runtime.indices import indices
 from switch.p4runtime.p4info import Array, P4InfoView
+
+STEP = 1000
+"""Elements that are read at once."""
 
 
 class Registers:
@@ -30,19 +33,19 @@ class Registers:
         for index in indices(array, entry):
             self._device.register_write(array.name, index, value)
 
-    def read(self, wanted: p4runtime_pb2.RegisterEntry) -> Iterator[p4runtime_pb2.Entity]:
-        """Yield one element, an array, or all arrays."""
+    def read(self, wanted: p4runtime_pb2.RegisterEntry) -> Iterator[bytes]:
+        """Yield one element, an array, or all arrays, as `packed.cells` does."""
         if wanted.register_id:
             arrays = [self._array(wanted.register_id)]
         else:
             arrays = [array for array in self._view.registers.values() if array.bits]
         for array in arrays:
-            for index in indices(array, wanted):
-                entity = p4runtime_pb2.Entity()
-                register = entity.register_entry
-                register.register_id, register.index.index = array.id, index
-                register.data.bitstring = codec.encode(self._device.register_read(array.name, index))
-                yield entity
+            elements = indices(array, wanted)
+            for at in range(0, len(elements), STEP):
+                some = elements[at : at + STEP]
+                values = self._device.register_read_range(array.name, some.start, len(some))
+                data = (packed.block(1, codec.encode(value)) for value in values)
+                yield from packed.cells("register_entry", array.id, zip(some, data, strict=True))
 
     def _array(self, register_id: int) -> Array:
         array = self._view.register(register_id)

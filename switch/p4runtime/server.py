@@ -6,7 +6,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from p4.v1 import p4runtime_pb2_grpc
+from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from switch.errors import SwitchError
 from switch.p4runtime.arbitration import MAX_CLIENTS
@@ -42,6 +42,13 @@ class P4RuntimeServer:
         # Without so_reuseport = 0 a second switch would silently share a busy port.
         self._server = grpc.server(
             self._pool, options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE)]
+        )
+        # The first handler of a name is taken. This one has no serializer: Read does that itself.
+        read = grpc.unary_stream_rpc_method_handler(
+            service.Read, request_deserializer=p4runtime_pb2.ReadRequest.FromString
+        )
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("p4.v1.P4Runtime", {"Read": read}),)
         )
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
         try:

@@ -4,7 +4,8 @@
 It differs where simple_switch_grpc falls short of the spec: COMMIT swaps in what VERIFY_AND_SAVE prepared and
 what was written to it since; registers can be read and written; wildcard writes and reads of counters and
 meters work everywhere; reads are filtered and answered in several messages; a PacketOut that cannot be sent
-is answered by a StreamError.
+is answered by a StreamError; clone sessions truncate to packet_length_bytes. Like it, they have no
+class_of_service.
 """
 
 from __future__ import annotations
@@ -159,21 +160,24 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
     def Read(  # noqa: N802
         self, request: p4runtime_pb2.ReadRequest, context: grpc.ServicerContext
-    ) -> Iterator[p4runtime_pb2.ReadResponse]:
-        """Send what the entities select, READ_CHUNK at a time; writes may come in between."""
-        found: Iterator[p4runtime_pb2.Entity] = iter(())
-        chunk: list[p4runtime_pb2.Entity] | None = None
-        while chunk is None or len(chunk) == READ_CHUNK:
+    ) -> Iterator[bytes]:
+        """Send what the entities select, READ_CHUNK at a time; writes may come in between.
+
+        Yields serialized ReadResponses.
+        """
+        found: Iterator[bytes] | None = None
+        chunk: list[bytes] = []
+        while found is None or len(chunk) == READ_CHUNK:
             try:
                 with self._lock:
-                    if chunk is None:
+                    if found is None:
                         self._check_device(request.device_id)
                         target = self._target()
                         found = itertools.chain.from_iterable(map(target.read, request.entities))
                     chunk = list(itertools.islice(found, READ_CHUNK))
             except RpcError as error:
                 abort(context, error)
-            yield p4runtime_pb2.ReadResponse(entities=chunk)
+            yield b"".join(chunk)
 
     def StreamChannel(  # noqa: N802
         self, request_iterator: Iterator[p4runtime_pb2.StreamMessageRequest], context: grpc.ServicerContext

@@ -12,6 +12,7 @@ from p4.v1 import p4runtime_pb2
 
 from switch import errors as device_errors
 from switch.device import SwitchDevice
+from switch.p4runtime import packed
 from switch.p4runtime.agreement import agree
 from switch.p4runtime.counters import Counters
 from switch.p4runtime.digests import Digests
@@ -107,14 +108,20 @@ class Target:
         except device_errors.SwitchError as error:
             raise from_device(error) from error
 
-    def read(self, wanted: p4runtime_pb2.Entity) -> Iterator[p4runtime_pb2.Entity]:
-        """Yield the entities that one entity of a ReadRequest selects.
+    def read(self, wanted: p4runtime_pb2.Entity) -> Iterator[bytes]:
+        """Yield what one entity of a ReadRequest selects, as elements of a ReadResponse (see `packed`).
 
         Raises:
             RpcError: the request is wrong or the entity not supported.
         """
+        name = wanted.WhichOneof("entity")
         try:
-            yield from self._read(wanted)
+            if name == "counter_entry":
+                yield from self.counters.read(wanted.counter_entry)
+            elif name == "register_entry":
+                yield from self.registers.read(wanted.register_entry)
+            else:
+                yield from map(packed.element, self._read(wanted))
         except device_errors.SwitchError as error:
             raise from_device(error) from error
 
@@ -152,35 +159,31 @@ class Target:
         for name in ("action_profile_member", "action_profile_group"):
             wanted = p4runtime_pb2.Entity()
             getattr(wanted, name).SetInParent()
-            yield from self.read(wanted)
+            yield from self._read(wanted)
         wanted = p4runtime_pb2.Entity()
         for table in self.view.tables.values():
             wanted.table_entry.Clear()
             wanted.table_entry.table_id = table.id
             wanted.table_entry.counter_data.SetInParent()
             wanted.table_entry.meter_config.SetInParent()
-            yield from self.read(wanted)
+            yield from self._read(wanted)
             if not table.const_default and not table.implementation:
                 wanted.table_entry.is_default_action = True
-                yield from self.read(wanted)
+                yield from self._read(wanted)
         wanted = p4runtime_pb2.Entity()
         wanted.meter_entry.SetInParent()
-        yield from (entity for entity in self.read(wanted) if entity.meter_entry.HasField("config"))
-        wanted = p4runtime_pb2.Entity()
-        wanted.counter_entry.SetInParent()
-        for entity in self.read(wanted):
-            if entity.counter_entry.data.packet_count or entity.counter_entry.data.byte_count:
-                yield entity
+        yield from (entity for entity in self._read(wanted) if entity.meter_entry.HasField("config"))
+        yield from self.counters.counted()
         wanted = p4runtime_pb2.Entity()
         wanted.value_set_entry.SetInParent()
-        yield from self.read(wanted)
+        yield from self._read(wanted)
         wanted = p4runtime_pb2.Entity()
         wanted.digest_entry.SetInParent()
-        yield from self.read(wanted)
+        yield from self._read(wanted)
         for name in ("multicast_group_entry", "clone_session_entry"):
             wanted = p4runtime_pb2.Entity()
             getattr(wanted.packet_replication_engine_entry, name).SetInParent()
-            yield from self.read(wanted)
+            yield from self._read(wanted)
 
     def _write(self, update: p4runtime_pb2.Update) -> None:
         kind, entity = update.type, update.entity
@@ -216,19 +219,16 @@ class Target:
             raise _unsupported(name)
 
     def _read(self, wanted: p4runtime_pb2.Entity) -> Iterator[p4runtime_pb2.Entity]:
+        """All but counters and registers."""
         name = wanted.WhichOneof("entity")
         if name == "table_entry":
             return self.tables.read(wanted.table_entry)
-        if name == "counter_entry":
-            return self.counters.read(wanted.counter_entry)
         if name == "direct_counter_entry":
             return self.counters.read_direct(wanted.direct_counter_entry)
         if name == "meter_entry":
             return self.meters.read(wanted.meter_entry)
         if name == "direct_meter_entry":
             return self.meters.read_direct(wanted.direct_meter_entry)
-        if name == "register_entry":
-            return self.registers.read(wanted.register_entry)
         if name == "value_set_entry":
             return self.value_sets.read(wanted.value_set_entry)
         if name == "digest_entry":
