@@ -5,7 +5,8 @@
    Linux 4.18), or one packet where it cannot (a device without checksum offload, before Linux 6.11).
 2. Received messages may be runs as well (UDP_GRO, Linux 5.0); all packets of a network have one size.
 3. What the network answers to a packet (ICMP: refused, unreachable) is a lost packet, not an error: the
-   engine's time-out speaks when it lasts.
+   engine's time-out speaks when it lasts. Anybody may have made that answer up: none of them ends a job, and
+   what they say of the path's MTU is not believed (IP_PMTUDISC_INTERFACE, ip(7)).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .errors import TransportError
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
-IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
+IP_MTU_DISCOVER, IP_PMTUDISC_INTERFACE = 10, 4
 BUFFER_BYTES = 8 << 20
 """Socket buffers wanted: results of a large window come in one burst."""
 LARGEST_DATAGRAM = 65507
@@ -49,8 +50,13 @@ _PASSING = {
     errno.ENETDOWN,
     errno.ENOBUFS,
     errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.ENONET,
+    errno.EMSGSIZE,
     errno.EPERM,  # a firewall or tc dropped it
 }
+MOST_TOO_LONG = 20
+"""Refusals in a row of a packet as too long for the link: no forged ICMP answers come as quickly."""
 _NO_SEGMENTATION = {errno.EIO, errno.EINVAL, errno.EOPNOTSUPP}
 
 
@@ -112,7 +118,7 @@ class UdpTransport:
             sock.setblocking(False)
             self._set_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF)
             self._set_buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF)
-            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+            sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_INTERFACE)
             sock.connect((membership.switch_ip, membership.port))
         except OSError as error:
             raise TransportError(
@@ -144,7 +150,7 @@ class UdpTransport:
     def send(self, packets: Packets) -> None:
         """Send payloads; waits at most SEND_WAIT for room. See Transport."""
         packets = np.ascontiguousarray(packets)
-        size, done, refusals = self._dtype.itemsize, 0, 0
+        size, done, refusals, too_long = self._dtype.itemsize, 0, 0, 0
         deadline = time.monotonic() + SEND_WAIT
         while done < len(packets):
             run = self.segments
@@ -155,6 +161,7 @@ class UdpTransport:
             sent = self._call("sendmmsg", self._out, todo)
             if sent >= 0:
                 done = min(len(packets), done + sent * run)
+                too_long = 0
                 continue
             code = -sent
             if code in (errno.EAGAIN, errno.EINTR):
@@ -164,6 +171,8 @@ class UdpTransport:
                 self._poll_out.poll(math.ceil(1000 * left))
             elif code in _NO_SEGMENTATION and run > 1:
                 self._without_segmentation()
+            elif code == errno.EMSGSIZE and too_long < MOST_TOO_LONG:
+                too_long += 1  # the answer to an earlier packet, and maybe forged
             elif code == errno.EMSGSIZE:
                 raise TransportError(
                     f"a packet of {size} bytes and its headers exceeds the MTU towards "

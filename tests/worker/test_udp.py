@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.dataplane.frames import checksum
 from tests.reference.slot_switch import SlotSwitch
 from tests.worker.jobs import SWITCH_MAC, memberships
 from wire.constants import is_job_port, job_port
@@ -22,6 +24,7 @@ from worker.bind import bind_port
 from worker.udp import UdpTransport
 
 LOOPBACK = "127.0.0.1"
+IP_MTU = 14
 
 
 class UdpSwitch(threading.Thread):
@@ -180,3 +183,32 @@ def test_bound_ports_are_no_job_ports(monkeypatch):
 def test_an_address_of_another_host_is_refused():
     with pytest.raises(TransportError, match=r"192\.0\.2\.1.*Check that this host"):
         bind_port("192.0.2.1")
+
+
+def icmp(kind, code, word, quoted):
+    """An ICMP error that quotes a packet (RFC 792)."""
+    rest = struct.pack("!I", word) + quoted
+    return struct.pack("!BBH", kind, code, checksum(struct.pack("!BBH", kind, code, 0) + rest)) + rest
+
+
+@pytest.mark.root
+def test_forged_icmp_errors_neither_end_it_nor_shorten_its_packets():
+    """Any host may send any error about a packet that it never got; the kernel tells the socket of it."""
+    member = replace(memberships(1)[0], switch_ip=LOOPBACK, own_ip=LOOPBACK)
+    sock = bind_port(LOOPBACK)
+    member = replace(member, own_port=sock.getsockname()[1])
+    transport = UdpTransport(member, sock)
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 294, 1, 0, 64, 17, 0) + socket.inet_aton(LOOPBACK) * 2
+    udp = struct.pack("!HHHH", member.own_port, member.port, 274, 0)
+    packets = np.zeros(3, payload_dtype(64))
+    errors = [(3, code, 0) for code in range(16)] + [(3, 4, 552), (4, 0, 0), (11, 0, 0), (12, 0, 0)]
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+        for kind, code, word in errors:
+            for use in (lambda: transport.send(packets), lambda: transport.receive(0)):
+                raw.sendto(icmp(kind, code, word, head + udp), (LOOPBACK, 0))
+                use()
+    assert transport.segments > 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((LOOPBACK, member.port))
+        assert probe.getsockopt(socket.IPPROTO_IP, IP_MTU) > 60_000
+    transport.close()
