@@ -36,6 +36,23 @@ def run_command(context: typer.Context) -> None:
     run(context.args)
 
 
+@app.command("stats")
+def stats_command(
+    path: Annotated[Path, typer.Argument(metavar="SOCKET", help="what --stats-socket named")],
+) -> None:
+    """Show what each port of a running switch received, sent and lost."""
+    from switch.errors import SwitchError
+    from switch.stats_socket import read_stats, table
+
+    try:
+        answer = read_stats(path)
+    except SwitchError as error:
+        typer.echo(f"switch: error: {error}", err=True)
+        raise typer.Exit(1) from error
+    for line in table(answer):
+        typer.echo(line)
+
+
 @app.command("stf")
 def stf_command(
     program: Annotated[Path, typer.Argument(help="bmv2 JSON of p4c", exists=True, dir_okay=False)],

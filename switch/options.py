@@ -42,6 +42,7 @@ class Options:
     log_console: bool
     log_file: Path | None
     log_level: str
+    stats_socket: Path | None
     grpc_address: str
     cpu_port: int | None
     drop_port: int
@@ -94,6 +95,7 @@ def parse(arguments: Sequence[str]) -> Options:
         log_console=given.log_console,
         log_file=given.log_file,
         log_level=given.log_level,
+        stats_socket=given.stats_socket,
         grpc_address=more.grpc_server_addr,
         cpu_port=more.cpu_port,
         drop_port=more.drop_port,
@@ -148,6 +150,12 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "-L", "--log-level", choices=LOG_LEVELS, default="info", metavar="LEVEL",
         help="default info; trace tells what happens to each packet, and makes the switch slower",
     )  # fmt: skip
+    general.add_argument(
+        "--stats-socket",
+        metavar="FILE",
+        type=Path,
+        help="Unix socket that tells what each port received, sent and lost, see p4reduce switch stats",
+    )
     return general, target
 
 

@@ -16,6 +16,7 @@ from switch import build, super_packets
 from switch.device import SwitchDevice
 from switch.errors import DeviceError, SwitchError
 from switch.p4runtime.errors import RpcError, exhausted, precondition
+from switch.values import Stats
 
 log = logging.getLogger("switch.ports")
 
@@ -158,6 +159,15 @@ class Ports:
                 self._c.io_port_stats(self._io, number, ctypes.byref(raw))
                 found[number] = PortStats(*(getattr(raw, name) for name in PortStats.__dataclass_fields__))
         return found
+
+    def interface(self, number: int) -> str:
+        """The interface of a port."""
+        return self._names[number]
+
+    def program_stats(self) -> Stats | None:
+        """What the device counted, None while there is none."""
+        with self._lock:
+            return self._device.stats() if self._device is not None else None
 
     def packet_in_lost(self) -> int:
         """Frames for the controller that were lost because they were not taken in time."""

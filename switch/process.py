@@ -10,8 +10,10 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from switch.device import SwitchDevice
 from switch.errors import SwitchError
@@ -19,6 +21,7 @@ from switch.options import Options, parse
 from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
 from switch.ports import Ports, io_library
+from switch.stats_socket import StatsSocket
 from switch.trace_log import TRACE, TraceLog
 
 log = logging.getLogger("switch")
@@ -40,8 +43,10 @@ class RunningSwitch:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._ports: Ports | None = None
+        self._service: P4RuntimeService | None = None
         self._server: P4RuntimeServer | None = None
         self._trace: TraceLog | None = None
+        self._stats: StatsSocket | None = None
 
     @property
     def grpc_port(self) -> int:
@@ -66,6 +71,9 @@ class RunningSwitch:
         if self._server is not None:
             self._server.stop()
             self._server = None
+        if self._stats is not None:
+            self._stats.stop()
+            self._stats = None
         if self._trace is not None:
             self._trace.stop()
             self._trace = None
@@ -81,7 +89,9 @@ class RunningSwitch:
         ports = self._ports = Ports(io_library(), options.cpu_port, join=options.super_packets)
         for number, interface in options.interfaces:
             ports.add(number, interface, options.pcap)
-        service = P4RuntimeService(options.device_id, self._load, ports)
+        service = self._service = P4RuntimeService(options.device_id, self._load, ports)
+        if options.stats_socket is not None:
+            self._stats = StatsSocket(options.stats_socket, self._collect)
         server = self._server = P4RuntimeServer(service, options.grpc_address)
         ports.start()
         if options.program is not None:
@@ -97,10 +107,29 @@ class RunningSwitch:
             trace.add(device)
         return device
 
+    def _collect(self) -> dict[str, Any]:
+        """What the stats socket tells."""
+        ports = self._ports
+        assert ports is not None  # it ends after the socket
+        program = ports.program_stats()
+        return {
+            "device_id": self._options.device_id,
+            "ports": {
+                number: {"interface": ports.interface(number), **asdict(stats)}
+                for number, stats in ports.stats().items()
+            },
+            "packet_in_lost": self._packet_in_lost(ports),
+            "program": asdict(program) if program is not None else None,
+        }
+
+    def _packet_in_lost(self, ports: Ports) -> int:
+        """Of the frames for the controller, those that came too fast for us, or that no primary took."""
+        return ports.packet_in_lost() + (self._service.packet_in_lost if self._service is not None else 0)
+
     def _report(self, ports: Ports) -> None:
         for number, stats in ports.stats().items():
             log.info("port %d: %s", number, stats)
-        if lost := ports.packet_in_lost():
+        if lost := self._packet_in_lost(ports):
             log.warning("%d packets to the controller were lost", lost)
 
 

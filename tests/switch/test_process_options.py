@@ -16,6 +16,7 @@ from switch.options import Options, UsageError, parse
 def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
     words = (
         f"-i 1@eth1 --interface 2@s1-eth2 -i3@x --no-p4 --device-id 4 --pcap {tmp_path} --log-file l -L warn"
+        " --stats-socket /run/s"
     )
     target = "-- --grpc-server-addr 127.0.0.1:50051 --cpu-port 510 --drop-port 509"
     assert parse([*words.split(), *target.split()]) == Options(
@@ -26,13 +27,14 @@ def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
         log_console=False,
         log_file=Path("l"),
         log_level="warn",
+        stats_socket=Path("/run/s"),
         grpc_address="127.0.0.1:50051",
         cpu_port=510,
         drop_port=509,
         super_packets=True,
     )
     assert parse(["x.json", "--no-super-packets"]) == Options(
-        (), 0, Path("x.json"), None, False, None, "info", "0.0.0.0:9559", None, 511, False
+        (), 0, Path("x.json"), None, False, None, "info", None, "0.0.0.0:9559", None, 511, False
     )
 
 

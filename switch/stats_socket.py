@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running switch counted, for whoever connects to a Unix socket: one JSON object, then the end.
+
+    {"device_id": 1,
+     "ports": {"2": {"interface": "eth2", "rx_packets": 10, ..., "tx_dropped": 0, ...}},
+     "packet_in_lost": 0,
+     "program": {"received": 10, "sent": 9, "too_long": 0, "over_budget": 0, "faults": 0, "digests_lost": 0}}
+
+A port's counters are those of `ports.PortStats`, the kernel's drops as of half a second ago; `program` is
+null while none is loaded. The socket is its owner's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from switch.errors import SwitchError
+
+log = logging.getLogger("switch.stats")
+
+CLIENT_S = 2.0
+"""A client that takes its answer more slowly gets none."""
+LOOK_UP_S = 0.5
+MAX_ANSWER = 1 << 22
+
+
+class StatsSocketError(SwitchError):
+    """A socket that cannot be served or asked; `path` is where."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {why}")
+
+
+class StatsSocket:
+    """Serves until `stop`, which also removes the socket."""
+
+    def __init__(self, path: Path, collect: Callable[[], dict[str, Any]]) -> None:
+        """Listen at `path`; `collect` gives the object, called from a thread.
+
+        Raises:
+            StatsSocketError: there is something that listens or is no socket, or no right to put one there.
+        """
+        self.path = path
+        self._collect = collect
+        self._socket = _listening(path)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="stats", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and remove the socket. Idempotent."""
+        if self._end.is_set():
+            return
+        self._end.set()
+        self._thread.join(CLIENT_S + 2 * LOOK_UP_S)
+        self._socket.close()
+        self.path.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        while not self._end.is_set():
+            try:
+                client, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            except OSError as error:  # out of file descriptors: others will be closed
+                log.warning("%s: %s", self.path, error.strerror)
+                self._end.wait(LOOK_UP_S)
+                continue
+            with client, contextlib.suppress(OSError):  # the client has gone
+                client.settimeout(CLIENT_S)
+                client.sendall(json.dumps(self._collect()).encode() + b"\n")
+
+
+def read_stats(path: Path) -> dict[str, Any]:
+    """Ask a running switch.
+
+    Raises:
+        StatsSocketError: nobody answers there, or no answer comes within CLIENT_S.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(CLIENT_S)
+            asking.connect(str(path))
+            parts = []
+            while part := asking.recv(1 << 16):
+                parts.append(part)
+                if sum(map(len, parts)) > MAX_ANSWER:
+                    raise StatsSocketError(path, "what answers is no switch")
+        answer = json.loads(b"".join(parts))
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise StatsSocketError(path, "no switch serves it; start one with --stats-socket") from error
+    except OSError as error:
+        raise StatsSocketError(path, f"cannot be asked: {error.strerror or error}") from error
+    except ValueError as error:
+        raise StatsSocketError(path, "what answers is no switch") from error
+    if not isinstance(answer, dict):
+        raise StatsSocketError(path, "what answers is no switch")
+    return answer
+
+
+COLUMNS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
+
+
+def table(answer: dict[str, Any]) -> list[str]:
+    """Lines for people: a port each, and what else was lost."""
+    rows = [("port", "interface", *(column.replace("_", " ") for column in COLUMNS))]
+    for number, port in answer["ports"].items():
+        rows.append((str(number), port["interface"], *(str(port[column]) for column in COLUMNS)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if index < 2 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    if answer["packet_in_lost"]:
+        lines.append(f"{answer['packet_in_lost']} packets to the controller were lost")
+    program = answer["program"] or {}
+    lines += [
+        f"{program[name]} {what}"
+        for name, what in (
+            ("faults", "packets were dropped by faults of the program, see the log"),
+            ("over_budget", "copies or passes were cut off: one packet made too many"),
+            ("too_long", "packets were too long"),
+            ("digests_lost", "digests were lost"),
+        )
+        if program.get(name)
+    ]
+    return lines
+
+
+def _listening(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_left_over(path)
+        made.bind(str(path))
+        os.chmod(path, 0o600)  # before listen: nobody could have connected yet
+        made.listen()
+        made.settimeout(LOOK_UP_S)
+    except OSError as error:
+        made.close()
+        raise StatsSocketError(path, f"cannot put a socket there: {error.strerror or error}") from error
+    except StatsSocketError:
+        made.close()
+        raise
+    return made
+
+
+def _remove_left_over(path: Path) -> None:
+    """Remove the socket of a switch that was killed."""
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise StatsSocketError(path, "there is a file that is no socket: choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(CLIENT_S)
+        try:
+            asking.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise StatsSocketError(path, "another switch serves it: choose another path")
