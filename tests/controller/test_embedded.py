@@ -26,46 +26,20 @@ from controller.readback import difference, read_all
 from controller.setup import connect, job_controller, network_entities, prepare, seat
 from p4src.forms import form
 from switch.device import SwitchDevice
-from switch.p4runtime.dataplane import InlineDataplane
-from switch.p4runtime.server import P4RuntimeServer
-from switch.p4runtime.service import P4RuntimeService
 from tests.controller.direct import DirectSwitch
+from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
 from wire.constants import CPU_PORT
 from wire.membership import Membership
 from wire.verdicts import Verdict
 from worker import Worker
-from worker.memory import Frames, MemoryFabric, MemoryTransport, reduce_together
+from worker.memory import MemoryFabric, MemoryTransport, reduce_together
 
 HOSTS = 4
 JOB = 9
 WINDOW = 16
 SITE = SwitchSite("10.0.255.1", "02:01:0a:00:ff:01", 64, 1024)
-
-
-class Served:
-    """A switch as a process would be: its server, and its ports as a function."""
-
-    def __init__(self, device_id: int) -> None:
-        self._out: Frames = []
-        self.dataplane = InlineDataplane(CPU_PORT, lambda port, frame: self._out.append((port, frame)))
-        service = P4RuntimeService(
-            device_id, lambda json: SwitchDevice.load(json, cpu_port=CPU_PORT), self.dataplane
-        )
-        self._server = P4RuntimeServer(service, "127.0.0.1:0")
-        self._server.start()
-        self.address = f"127.0.0.1:{self._server.port}"
-
-    def process(self, frames: Frames) -> Frames:
-        for port, frame in frames:
-            self.dataplane.receive(port, frame)
-        out, self._out = self._out, []
-        return out
-
-    def close(self) -> None:
-        self._server.stop()
-        self.dataplane.close()
 
 
 @pytest.fixture(scope="module")
