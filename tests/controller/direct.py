@@ -46,10 +46,11 @@ class DirectSwitch:
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
         try:
-            return [found for entity in entities for found in self._target.read(entity)]
+            parts = [part for entity in entities for part in self._target.read(entity)]
         except RpcError as error:
             code = code_pb2.Code.Name(error.canonical)
             raise RpcFailedError(self.name, f"to read {len(entities)} entities", code, str(error)) from error
+        return list(p4runtime_pb2.ReadResponse.FromString(b"".join(parts)).entities)
 
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         frame = packetio.packet_out(self._target.view.packet_out, packet)
