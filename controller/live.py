@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from controller.changes import Group, Lost, Session
 from controller.jobs import Job, Rent
 from controller.p4info import Entity
+from controller.program.peek import SlotState
 from controller.setup import seat
 from controller.signals import Signal
 from controller.store import ChangeRow, EpochRow, JobRow, SessionRow
+from controller.tally import Tally
 
 if TYPE_CHECKING:  # topologies imports us
     from controller.switches import SwitchLink
@@ -51,6 +53,10 @@ class LiveJob:
     """Workers that left while the job ran, with the time at which that becomes a loss to the others."""
     barriers: dict[int, int] = field(default_factory=dict)
     """By rank: the last barrier that its worker has reached."""
+    tally: Tally = field(default_factory=Tally)
+    """What its counters at the switch began at."""
+    looks: dict[tuple[int, int], tuple[SlotState, float]] = field(default_factory=dict)
+    """By slot and version: its state at the last look, and since when it has been seen so."""
 
     @property
     def status(self) -> str:
@@ -107,6 +113,8 @@ class LiveJob:
                 change.id, change.members, change.why, [[who.rank, who.host, who.why] for who in change.lost]
             ),
             epoch=epoch,
+            counted=self.tally.rows,
+            counts_known=self.tally.known,
         )
 
     def session_row(self, session: Session) -> SessionRow:
@@ -145,4 +153,5 @@ def restored(row: JobRow, link: SwitchLink, record: NetRecord, now: float) -> Li
         row.created,
         group,
         job,
+        tally=Tally(row.counts_known, row.counted),
     )

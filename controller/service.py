@@ -144,6 +144,10 @@ class Controller:
                 }
                 report = await asyncio.to_thread(link.bring_up, entries, rates, self.store.faults(link.name))
                 link.settle()
+                if report.lost_state:
+                    for job in jobs:
+                        job.tally.lost()
+                        self._save(job)
                 for job, epoch in planned:
                     if report.lost_state and job.group.installed and job.epoch is epoch:
                         why = f"switch {link.name} lost its state"
@@ -250,6 +254,7 @@ class Controller:
             self.store.drop_job(new.name)
             link.jobs.free(number)
             raise
+        self._spawn(self._count_from_now(job))
         last = rent.base + rent.window - 1
         self.note(
             new.name,
@@ -392,6 +397,24 @@ class Controller:
                 f"{workers} workers more are too many; ask for at most {most - used}, or remove a job first",
             )
 
+    async def _count_from_now(self, job: LiveJob) -> None:
+        """Note what the counters of a new job's number have come to, as far as no worker is needed for it."""
+        try:
+            async with job.link.lock:
+                if not job.removed and job.link.in_line:
+                    await self._count(job, 0)
+                    self._save(job)
+        except SwitchClientError as error:  # then they are read before its first epoch
+            log.info("%s: %s", job.name, error)
+
+    async def _count(self, job: LiveJob, workers: int) -> None:
+        """Note what is not known yet of what a job's counters begin at; under its switch's lock."""
+        link, number = job.link, job.number
+        if job.tally.known < workers:
+            read = 0 if number in link.untouched else workers
+            found = await asyncio.to_thread(link.program.verdicts.of_jobs, link, {number: read})
+            job.tally.begin(found[number], workers)
+
     async def _set_rate(self, job: LiveJob) -> None:
         if job.rate_bps is not None:
             async with job.link.lock:
@@ -430,6 +453,8 @@ class Controller:
         group, link, jobs = job.group, job.link, job.link.jobs
         try:
             async with link.lock:
+                if not job.removed:
+                    await self._count(job, len(group.hosts))
                 change = group.change
                 if job.removed or change is None or not group.step(time.monotonic()):
                     return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from sqlite3 import Connection, Row, connect
 from typing import Any
@@ -86,6 +86,9 @@ class JobRow:
     draining: int | None
     change: ChangeRow | None
     epoch: EpochRow | None
+    counted: list[list[int]] = field(default_factory=list)
+    """Its tally's rows."""
+    counts_known: int = -1
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from controller.readback import difference, read_all
 from controller.setup import SetupError, network_entities
 from p4src.forms import form
 from topologies.record import NetRecord
+from wire.constants import JOBS
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class SwitchLink:
         """Whether it holds what it should, as far as is known."""
         self.complaint: str | None = None
         """What was last said about its not being in line."""
+        self.untouched: set[int] = set()
+        """Job numbers whose workers' counters are known to be 0."""
         self._json = chosen.json_path
         self._client: SwitchClient | None = None
         self._leftover: list[Job] = []  # epochs whose entries it may still hold
@@ -168,6 +171,7 @@ class SwitchLink:
             except OSError as error:
                 raise SetupError(str(self._json), f"cannot be read: {error}; `make p4` writes it") from error
             client.push_pipeline(self.p4info, program)
+            self.untouched = set(range(JOBS))
         wanted = network_entities(self.record, self.name, self.program)
         wanted.append(self.program.refusals.subscription())
         wanted += jobs
@@ -207,4 +211,5 @@ class SwitchLink:
         if old is not None:
             delete_epoch(self, old)
         if new is not None:
+            self.untouched.discard(new.number)
             insert_epoch(self, new)
