@@ -304,10 +304,9 @@ class Session:
         except (ControlError, WorkerError):
             return []
 
-    def barrier(self, number: int, limit: float) -> bool:
-        """Wait a moment at a barrier; see Worker.barrier."""
-        started = time.monotonic()
-        wait = max(0.0, min(BARRIER_WAIT, limit - started))
+    def barrier(self, number: int, limit: float, seconds: float) -> bool:
+        """Wait a moment at a barrier; see Membered."""
+        wait = max(0.0, min(BARRIER_WAIT, limit - time.monotonic()))
         missing: list[int] = []
         try:
             missing = self._control.barrier(number, wait)
@@ -321,7 +320,7 @@ class Session:
             self._closing.wait(min(wait, RETRY_PAUSE))
         if time.monotonic() >= limit:
             raise BarrierTimeoutError(
-                self.job, wait, [Absent(rank, self._control.host(rank)) for rank in missing]
+                self.job, seconds, [Absent(rank, self._control.host(rank)) for rank in missing]
             )
         return False
 

@@ -54,8 +54,11 @@ class Membered(Protocol):
     def no_epoch(self, seconds: float) -> WorkerError:
         """Return the error for a call that found no epoch to work in; asks the controller who is missing."""
 
-    def barrier(self, number: int, limit: float) -> bool:
-        """Wait a moment at a barrier, and say whether it is passed; BarrierTimeoutError at its limit."""
+    def barrier(self, number: int, limit: float, seconds: float) -> bool:
+        """Wait a moment at a barrier, and say whether it is passed.
+
+        Raises BarrierTimeoutError at `limit` (time.monotonic), which is `seconds` after it began.
+        """
 
     def close(self) -> None:
         """Leave the job and end the session's threads."""
@@ -142,14 +145,15 @@ class Worker:
         session = self._session
         if session is None:
             raise NotInJobError("a worker without a controller has no barriers; reduce an array instead")
-        limit = time.monotonic() + (self.engine.timeout if timeout is None else timeout)
+        seconds = self.engine.timeout if timeout is None else timeout
+        limit = time.monotonic() + seconds
         with self.changed:
             engine = self._await_epoch(limit)
             # Unique over all members that the job ever had, and ascending.
             number = (self._generation << 20) + self._barriers + 1
         if engine is None:
-            raise session.no_epoch(self.engine.timeout if timeout is None else timeout)
-        while not session.barrier(number, limit):
+            raise session.no_epoch(seconds)
+        while not session.barrier(number, limit, seconds):
             with self.changed:
                 self._refuse_if_over()
                 if self._lost is not None and (self.engine is not engine or engine.left is not None):

@@ -35,7 +35,8 @@ def cases(draw: Any) -> dict[str, Any]:
 
 def run(device: SwitchDevice, case: dict[str, Any]) -> None:
     world = World(device, case["seed"], loss=case["loss"], duplicate=case["duplicate"])
-    n, first, *windows = case["n"], *case["windows"]
+    n: int = case["n"]
+    first, *windows = case["windows"]
     tensors = Tensors(case["seed"], n, 6)
     world.start(3, tensors, n, 8, window=first, lead=case["lead"], g0=case["g0"])
     for window, kind in zip(windows, case["kinds"], strict=False):

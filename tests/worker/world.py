@@ -133,6 +133,10 @@ class Rank:
         frames, self.inbox = self.inbox, []
         return frames
 
+    @property
+    def can_begin(self) -> bool:
+        return not self.engine.running and not self.engine.stopped and self.engine.left is None
+
     def begin(self) -> None:
         self.array = self.tensors.array(self.number, self.engine.membership.rank)
         self.engine.begin(self.array, "sum", self.world.now)
@@ -216,9 +220,8 @@ class World:
             rank.poll()
             if not self.up and not self.down:
                 self.now = max(self.now, min(engine.wake_at(self.now), self.now + 1.0))
-        elif not engine.running and not engine.stopped and engine.left is None:
-            if rank.number < self.calls and self.random.random() < 0.3:
-                rank.begin()
+        elif rank.can_begin and rank.number < self.calls and self.random.random() < 0.3:
+            rank.begin()
 
     def run(self, until: Any = None) -> None:
         while not (until() if until is not None else self.finished):
@@ -272,12 +275,13 @@ class World:
         self.fetch(survivors, behind)
         begun = max((r.engine.begun for r in survivors), default=dead.engine.begun)
         g0 = max((r.engine.next_chunk for r in survivors), default=dead.engine.next_chunk)
+        failed: set[int] = set()
         for rank in self.ranks:
             if rank.engine.done:
                 rank.finish()
             rank.failed |= set(range(rank.number, begun))
+            failed |= set(range(rank.number, begun)) if rank is not dead else set()
         if not behind:
-            failed = set().union(*(rank.failed for rank in survivors))
             for rank in survivors:
                 assert not failed & rank.completed, "all survivors have a result or none has"
         ports = [self.ports.take() for _ in self.ranks]
