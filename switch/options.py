@@ -146,6 +146,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     )
     general.add_argument("--log-console", action="store_true", help="log to the standard output")
     general.add_argument("--log-file", metavar="FILE", type=Path, help="log to a file")
+    general.add_argument("--log-flush", action="store_true", help="each line is written at once in any case")
     general.add_argument(
         "-L", "--log-level", choices=LOG_LEVELS, default="info", metavar="LEVEL",
         help="default info; trace tells what happens to each packet, and makes the switch slower",

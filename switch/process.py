@@ -16,13 +16,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from switch.device import SwitchDevice
+from switch.device_log import TRACE, DeviceLog
 from switch.errors import SwitchError
 from switch.options import Options, parse
 from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
 from switch.ports import Ports, io_library
 from switch.stats_socket import StatsSocket
-from switch.trace_log import TRACE, TraceLog
 
 log = logging.getLogger("switch")
 
@@ -45,7 +45,7 @@ class RunningSwitch:
         self._ports: Ports | None = None
         self._service: P4RuntimeService | None = None
         self._server: P4RuntimeServer | None = None
-        self._trace: TraceLog | None = None
+        self._log: DeviceLog | None = None
         self._stats: StatsSocket | None = None
 
     @property
@@ -74,9 +74,9 @@ class RunningSwitch:
         if self._stats is not None:
             self._stats.stop()
             self._stats = None
-        if self._trace is not None:
-            self._trace.stop()
-            self._trace = None
+        if self._log is not None:
+            self._log.stop()
+            self._log = None
         if self._ports is not None:
             self._report(self._ports)
             self._ports.close()
@@ -84,8 +84,7 @@ class RunningSwitch:
 
     def _start(self) -> None:
         options = self._options
-        if log.isEnabledFor(TRACE):
-            self._trace = TraceLog()
+        self._log = DeviceLog(trace=log.isEnabledFor(TRACE))
         ports = self._ports = Ports(io_library(), options.cpu_port, join=options.super_packets)
         for number, interface in options.interfaces:
             ports.add(number, interface, options.pcap)
@@ -99,12 +98,12 @@ class RunningSwitch:
         server.start()
 
     def _load(self, json: bytes) -> SwitchDevice:
-        options, trace = self._options, self._trace
+        options = self._options
         device = SwitchDevice.load(
-            json, cpu_port=options.cpu_port, drop_port=options.drop_port, trace=trace is not None
+            json, cpu_port=options.cpu_port, drop_port=options.drop_port, trace=log.isEnabledFor(TRACE)
         )
-        if trace is not None:
-            trace.add(device)
+        if self._log is not None:
+            self._log.add(device)
         return device
 
     def _collect(self) -> dict[str, Any]:

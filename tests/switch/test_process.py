@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from p4.v1 import p4runtime_pb2 as p4
 
 from tests.switch.p4rt import CPU_PORT, DEVICE_ID, FIXTURES, INSERT, Controller, ethernet, octets, table
+from tests.switch.programs import call, const, expr, field, simple, to_port, value
 from tests.switch.veth import LIMIT, Link, ip
 
 pytestmark = pytest.mark.root
@@ -78,6 +80,47 @@ def test_a_trace_goes_to_the_log(tmp_path: Path) -> None:
     told = [line.partition("TRACE switch.trace: ")[2] for line in log.read_text().splitlines()]
     assert "packet 1: received on port 0, 21 bytes" in told
     assert "packet 1: dropped: at the end of ingress (forward.p4:92)" in told
+
+
+def loud_program(path: Path) -> Path:
+    """Says something of each packet, then asserts what never holds of those that do not begin with a 1."""
+    builder = simple(
+        [("a", 8)],
+        [
+            call("log_msg", value("string", "a is {}"), value("parameters_vector", [field("h", "a")])),
+            call("assert", expr("==", field("h", "a"), const(1)), line=7),
+            to_port(1),
+        ],
+    )
+    path.write_text(builder.json)
+    return path
+
+
+def test_messages_and_faults_are_told(tmp_path: Path) -> None:
+    log, program = tmp_path / "log", loud_program(tmp_path / "loud.json")
+    with running(2, "--log-file", str(log), "--log-flush", str(program)) as (switch, links):
+        links[0].send(b"\1" * 20)
+        assert links[1].receive() == b"\1" * 20
+        for _ in range(40):
+            links[0].send(b"\2" * 20)
+        assert links[1].silent()
+        assert switch.end()[0] == 0
+    told = [line.split(" ", 2)[2] for line in log.read_text().splitlines() if " switch.program: " in line]
+    assert told[:2] == ["INFO switch.program: a is 1", "INFO switch.program: a is 2"]
+    assert told.count("INFO switch.program: a is 2") == 40
+    dropped = "WARNING switch.program: packet dropped: assertion failed at test.p4:7"
+    more = [re.search(r"WARNING switch.program: (\d+) more packets dropped", line) for line in told]
+    assert told.count(dropped) + sum(int(found[1]) for found in more if found) == 40
+    assert 1 <= told.count(dropped) < 40
+
+
+def test_faults_are_told_where_nobody_asked_for_a_log(tmp_path: Path) -> None:
+    with running(2, str(loud_program(tmp_path / "loud.json"))) as (switch, links):
+        links[0].send(b"\2" * 20)
+        assert links[1].silent()
+        code, err = switch.end()
+    (line,) = err.splitlines()
+    assert (code, line.partition("packet dropped: ")[2]) == (0, "assertion failed at test.p4:7")
 
 
 def test_it_forwards_once_a_pipeline_is_pushed(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from switch.options import Options, UsageError, parse
+from switch.device_log import TRACE
+from switch.options import LOG_LEVELS, Options, UsageError, parse
+from switch.process import set_up_logging
 
 
 def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
@@ -95,6 +99,41 @@ def test_the_largest_numbers() -> None:
     options = parse(words.split())
     assert options.device_id == 2**64 - 1
     assert options.interfaces == ((511, "a"), (0, "b"))
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    root.handlers.clear()
+    yield root
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+SAID = {"trace": 5, "debug": 4, "info": 3, "warn": 2, "error": 1, "off": 0}
+
+
+@pytest.mark.parametrize("level", LOG_LEVELS)
+@pytest.mark.parametrize("where", ["file", "console", "neither"])
+def test_where_the_log_goes_and_what_is_in_it(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str], tmp_path: Path, level: str, where: str
+) -> None:
+    path = tmp_path / "log"
+    words = {"file": ["--log-file", str(path)], "console": ["--log-console"], "neither": []}[where]
+    set_up_logging(parse(["--no-p4", "-L", level, *words]))
+    for number in (TRACE, logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+        logging.getLogger("switch.x").log(number, "line of %d", number)
+    out, err = capsys.readouterr()
+    said = {"file": path.read_text() if where == "file" else "", "console": out, "neither": err}.pop(where)
+    names = ["ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
+    # without a place for the log, only what somebody must know, or what was asked for by name
+    wanted = min(SAID[level], 2) if where == "neither" and level != "trace" else SAID[level]
+    assert [line.split()[2] for line in said.splitlines()] == names[:wanted][::-1]
+    assert all(line.split()[3] == "switch.x:" for line in said.splitlines())
+    assert (out if where != "console" else "") + (err if where != "neither" else "") == ""
 
 
 def start(*words: str) -> subprocess.CompletedProcess[str]:

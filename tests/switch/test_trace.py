@@ -15,12 +15,12 @@ import p4src
 from p4src.forms import form
 from switch import build
 from switch.device import Exact, Lpm, MatchValue, Range, SwitchDevice, Ternary
+from switch.device_log import TRACE, DeviceLog
 from switch.emit import emit_program
 from switch.errors import DeviceError
 from switch.load import load_program
 from switch.stf import StfRunner
 from switch.trace import ActionRun, Cloned, ConditionTested, Dropped, Event, Kind, Lost, Sent, TableApplied
-from switch.trace_log import TRACE, TraceLog
 from tests.dataplane.rig import Rig
 from tests.switch.programs import assign, const, field, pack, simple
 from tests.switch.test_conformance import PROGRAMS, some_programs
@@ -235,7 +235,7 @@ def test_tracing_changes_no_packet(name: str) -> None:
 
 def test_the_log_has_lines_and_forgets_closed_devices(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(TRACE, "switch.trace")
-    log = TraceLog()
+    log = DeviceLog(trace=True)
     try:
         with SwitchDevice.load(FORWARD, trace=True) as d:
             log.add(d)
@@ -245,4 +245,4 @@ def test_the_log_has_lines_and_forgets_closed_devices(caplog: pytest.LogCaptureF
         log.stop()
     finally:
         log.stop()
-    assert "trace" not in [t.name for t in threading.enumerate()]
+    assert "log" not in [t.name for t in threading.enumerate()]
