@@ -172,8 +172,8 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
         if ((buckets = malloc(2 * g->nbuckets * sizeof *buckets)) == NULL) goto no_memory;
         memcpy(buckets, g->buckets, g->nbuckets * sizeof *buckets);
     }
-    if (t->slices != NULL ? !sw_slices_fit(t, e, mask) : slices_pay(t))
-        if ((slices = sw_slices_make(t, e, g)) == NULL) goto no_memory;
+    if (t->slices != NULL || slices_pay(t))
+        if ((slices = sw_slices_with(t, e)) == NULL) goto no_memory;
 
     sw_lock(s);
     if (list != NULL) {
@@ -202,13 +202,11 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
         sw_slices *old = t->slices;
         t->slices = slices;
         slices = old;
-    } else if (t->slices != NULL) {
-        sw_slices_insert(t, e, mask);
     }
     sw_unlock(s);
     free(list);
     free(buckets);
-    sw_slices_free(slices);
+    sw_slices_retire(slices, t->slices);
     return e;
 
 no_memory:

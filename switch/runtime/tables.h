@@ -23,11 +23,13 @@ static inline bool sw_before(const sw_entry *a, const sw_entry *b) {
 /* NULL where there is no memory. */
 uint64_t *sw_copy_args(const uint64_t *args, uint32_t n);
 
-/* Slices are made, and asked whether an entry fits in, outside the device's lock; the rest happens under it. */
-sw_slices *sw_slices_make(const sw_table *t, sw_entry *e, const sw_group *own);
+/* The slices of a table with one more entry, whose group is known: they are to take the place of the table's under
+ * the device's lock. NULL where there is no memory. */
+sw_slices *sw_slices_with(const sw_table *t, sw_entry *e);
+/* Frees slices whose place others have taken, and what these do not share with them. */
+void sw_slices_retire(sw_slices *old, const sw_slices *now);
 void sw_slices_free(sw_slices *x);
-bool sw_slices_fit(const sw_table *t, const sw_entry *e, const uint64_t *mask);
-void sw_slices_insert(sw_table *t, sw_entry *e, const uint64_t *mask);
+/* Under the device's lock. */
 void sw_slices_delete(sw_table *t, sw_entry *e);
 sw_entry *sw_slices_lookup(const sw_table *t, const uint64_t *key);
 

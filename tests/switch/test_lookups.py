@@ -113,6 +113,26 @@ def test_ten_thousand_random_entries(name: str) -> None:
     assert sum(n != 0xFFFFFF for n in got) > PACKETS // 3
 
 
+@pytest.mark.parametrize("step", [1, -1], ids=["each better", "each worse"])
+def test_entries_that_come_in_order(step: int) -> None:
+    """Values 1 to 3000 lie in as many nested ranges; what is taken out of the middle leaves the others."""
+    count = 3000
+    with SwitchDevice.load(program(["range:r"], max_size=count).json) as d:
+        # entry i has the i lowest values, so the least i that fits is to win
+        numbers = list(range(1, count + 1))[::-step]
+        handles = {i: d.table_insert("t", [Range(0, i)], "hit", [i], count - i + 1) for i in numbers}
+        gone = {*range(700, 1400), *range(1, count, 7)}
+        for i in gone:
+            d.table_delete("t", handles[i])
+        again = {i for i in gone if i % 2}
+        for i in sorted(again):
+            d.table_insert("t", [Range(0, i)], "hit", [i], count - i + 1)
+        there = sorted(set(numbers) - gone | again)
+        packets = [(0, pack(FIELDS, [0, 0, v, 0])) for v in range(1, there[-1] + 1)]
+        got = [unpack(FIELDS, out)[3] for _, out in d.process(packets)]
+    assert got == [there[i] for i in np.searchsorted(there, range(1, there[-1] + 1))]
+
+
 def near(r: random.Random, row: tuple[int, ...]) -> int:
     """A key that fits the row."""
     value, mask, low, high, *_ = row
