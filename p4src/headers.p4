@@ -46,6 +46,13 @@ header icmp_h { // RFC 792, of an echo only what the answer changes
     bit<16> checksum;
 }
 
+header quoted_h { // RFC 792: an ICMP error's second word, and the IPv4 header of the packet that it is about
+    bit<32> word;
+    bit<96> head;
+    bit<32> src;
+    bit<32> dst;
+}
+
 header udp_h {
     bit<16> src;
     bit<16> dst;
@@ -99,6 +106,7 @@ struct headers_t {
     ipv4_h         ipv4;
     ipv4_options_h ipv4_options;
     icmp_h         icmp;
+    quoted_h       quoted;
     udp_h          udp;
     agg_h          agg;
     exponents_h    exponents;

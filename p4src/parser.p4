@@ -47,6 +47,17 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
     state parse_icmp {
         packet.extract(hdr.icmp);
+        transition select(hdr.icmp.type) {
+            3: parse_quoted;  // destination unreachable
+            4: parse_quoted;  // source quench
+            5: parse_quoted;  // redirect
+            11: parse_quoted; // time exceeded
+            12: parse_quoted; // parameter problem
+            default: accept;
+        }
+    }
+    state parse_quoted {
+        packet.extract(hdr.quoted);
         transition accept;
     }
     state parse_udp {
@@ -80,6 +91,7 @@ control SwitchDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ipv4);
         packet.emit(hdr.ipv4_options);
         packet.emit(hdr.icmp);
+        packet.emit(hdr.quoted);
         packet.emit(hdr.udp);
         packet.emit(hdr.agg);
         packet.emit(hdr.exponents);

@@ -39,7 +39,9 @@ control Arp(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_
     }
 }
 
-// From a host port only with that port's own MAC and address; from a switch port with any.
+// From a host port only with that port's own MAC and address; from a switch port with any. And a host complains
+// (ICMP) of nothing but packets that were sent to it: else any host could break another's connections, or have it
+// send shorter packets.
 control Sources(inout headers_t hdr, inout metadata_t meta, out bool permitted) {
     table sources {
         key = {
@@ -54,7 +56,7 @@ control Sources(inout headers_t hdr, inout metadata_t meta, out bool permitted) 
     apply {
         permitted = true;
         if (meta.from_host) {
-            permitted = sources.apply().hit;
+            permitted = sources.apply().hit && (!hdr.quoted.isValid() || hdr.quoted.dst == hdr.ipv4.src);
         }
     }
 }

@@ -59,7 +59,8 @@ class Verdict(IntEnum):
     NOT_FOR_SWITCH = 24
     """Addressed to the switch, but neither aggregation nor ping."""
     SPOOFED_SOURCE = 25
-    """From a host port with a MAC or IPv4 source that is not that host's."""
+    """From a host port with a MAC or IPv4 source that is not that host's, or an ICMP error about a packet
+    that was not sent to it."""
     NO_ROUTE = 26
     TTL_EXPIRED = 27
     NOT_IPV4 = 28

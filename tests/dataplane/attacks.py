@@ -130,6 +130,20 @@ def _ping(payload: bytes, verdict: Verdict, **changes: object) -> Maker:
     return lambda s: Attack(ipv4(s, s.attacker.switch_ip, 1, payload, **changes), verdict)
 
 
+def icmp_error(kind: int, code: int, word: int, quoted: bytes) -> bytes:
+    """An ICMP error about a packet, of which it quotes the IPv4 header and 8 bytes (RFC 792)."""
+    rest = struct.pack("!I", word) + quoted[:28]
+    return struct.pack("!BBH", kind, code, checksum(struct.pack("!BBH", kind, code, 0) + rest)) + rest
+
+
+def _error(kind: int, code: int, word: int) -> Maker:
+    def make(s: Scene) -> Attack:
+        message = icmp_error(kind, code, word, s.captured.pack()[14:])
+        return Attack(ipv4(s, s.victim.own_ip, 1, message), Verdict.SPOOFED_SOURCE)
+
+    return make
+
+
 ATTACKS: dict[str, Maker] = {
     # forged contributions to the victim's job
     "the victim's source address": _forged(lambda s: {"eth_src": s.attacker.own_mac}),
@@ -213,6 +227,18 @@ ATTACKS: dict[str, Maker] = {
         b"\xa5" * 1000, Verdict.FRAGMENT, fragment=0x1FFF
     ),
     "a first fragment of a ping": _ping(echo(1472), Verdict.FRAGMENT, fragment=0x2000),
+    **{
+        f"an ICMP error {kind}, {code} about the victim's packets": _error(kind, code, word)
+        for kind, code, word in (
+            (3, 2, 0),
+            (3, 4, 552),
+            (4, 0, 0),
+            (5, 1, 0x0A000005),
+            (11, 0, 0),
+            (12, 0, 0),
+        )
+    },
+    "an ICMP error that quotes nothing": _ping(b"\x03\x02\xfc\xfd\0\0\0\0", Verdict.MALFORMED),
     "an ICMP header that is cut off": _ping(b"\x08\0", Verdict.MALFORMED),
     "an ICMP timestamp request": _ping(b"\x0d\0\xf2\xff" + bytes(16), Verdict.NOT_FOR_SWITCH),
 }
@@ -220,6 +246,24 @@ ATTACKS: dict[str, Maker] = {
 
 def _addresses(scene: Scene) -> dict[str, object]:
     return {"eth_src": scene.attacker.own_mac, "ip_src": scene.attacker.own_ip}
+
+
+def against_hosts(scene: Scene) -> list[bytes]:
+    """Frames that a switch routes, honest about their source: the victim's kernel and worker refuse them."""
+    v = scene.victim
+    own = {"eth_src": scene.attacker.own_mac, "ip_src": scene.attacker.own_ip}
+    to_me = scene.result(ip_src=v.own_ip, ip_dst=scene.attacker.own_ip, udp_src=v.own_port).pack()[14:]
+    return [
+        scene.result(**own).pack(),
+        scene.result(**own, udp_src=scene.attacker.own_port).pack(),
+        # Errors about packets that the victim's socket never sent here; 552 is the least MTU Linux believes.
+        ipv4(scene, v.own_ip, 1, icmp_error(3, 3, 0, to_me)),
+        ipv4(scene, v.own_ip, 1, icmp_error(3, 4, 552, to_me)),
+        # Fragments that no packet holds: of a ping beyond 65,535 bytes, and of its own flow.
+        ipv4(scene, v.own_ip, 1, b"\xa5" * 1000, fragment=0x1FFF),
+        ipv4(scene, v.own_ip, 1, echo(1472), fragment=0x2000),
+        scene.result(**own, fragment=0x2000).pack(),
+    ]
 
 
 def mutated(scene: Scene, seen: list[bytes], draw: random.Random) -> bytes:

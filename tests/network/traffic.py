@@ -235,7 +235,7 @@ class Traffic:
     def _icmp(self) -> tuple[int, bytes]:
         draw = self._random
         port = draw.randrange(1, UPLINK + 1)
-        kind, code = draw.choice([*[(8, 0)] * 6, (8, 1), (0, 0), (13, 0)])
+        kind, code = draw.choice([*[(8, 0)] * 5, (8, 1), (0, 0), (13, 0), (3, 4)])
         body = draw.randbytes(4 + draw.randrange(80))
         total = checksum(struct.pack("!BBH", kind, code, 0) + body)
         message = struct.pack("!BBH", kind, code, draw.choice([total, total, total, 0xFFFF])) + body
