@@ -80,23 +80,28 @@ class Control(Protocol):
         """End the session."""
 
     def close(self) -> None:
-        """Close all connections; no other call is under way."""
+        """Close all connections. Idempotent."""
 
 
 class HttpControl:
-    """A Control over the controller's API. `connect` makes a client; each thread gets its own.
+    """A Control over the controller's API. `connect` makes a client: as many as calls at a time.
 
-    Raises NoSuchJobError, BeyondRankError; see Control.
+    Raises NoSuchJobError, BeyondRankError, JobDrainingError; see Control.
     """
 
     def __init__(self, connect: Callable[[], ControlClient], job: str, rank: int) -> None:
         self.job, self.rank = job, rank
         self.lease = 0.0
         self._connect = connect
-        self._clients: dict[int, ControlClient] = {}
+        self._idle: list[ControlClient] = []  # each in one call at a time
+        self._lock = threading.Lock()
+        self._closed = False
         self._session = ""
         try:
-            ranks = self._ranks()
+            described = self._job()
+            ranks = described["ranks"]
+            if described["status"] == "draining":
+                raise JobDrainingError(job, None)
             if not 0 <= rank < len(ranks):
                 raise BeyondRankError(job, rank, len(ranks))
         except BaseException:
@@ -107,20 +112,26 @@ class HttpControl:
         """Of this rank's host."""
 
     def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
-        thread = threading.get_ident()
-        if thread not in self._clients:
-            self._clients[thread] = self._connect()
-        return self._clients[thread].call(method, path, body, wait=wait)
-
-    def _ranks(self) -> list[dict[str, Any]]:
+        with self._lock:
+            client = self._idle.pop() if self._idle else None
+        client = client or self._connect()
         try:
-            ranks: list[dict[str, Any]] = self._call("GET", f"/v1/jobs/{self.job}")["ranks"]
+            return client.call(method, path, body, wait=wait)
+        finally:
+            with self._lock:
+                self._idle.append(client)
+                if self._closed:
+                    self._close_idle()
+
+    def _job(self) -> dict[str, Any]:
+        try:
+            described: dict[str, Any] = self._call("GET", f"/v1/jobs/{self.job}")
         except RefusedError as error:
             raise refusal(error, self.job, self.rank) from error
-        return ranks
+        return described
 
     def open(self, udp_port: int) -> None:
-        """Take the rank; see Control. Raises RankTakenError, JobDrainingError and RefusedError."""
+        """Take the rank; see Control."""
         body = {"ip": self.ip, "udp_port": udp_port}
         told = self._call("POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", body)
         self._session, self.lease = str(told["session"]), float(told["lease"])
@@ -139,7 +150,7 @@ class HttpControl:
 
     def absent(self) -> list[Absent]:
         """Return the ranks that have no worker; see Control."""
-        return [Absent(int(r["rank"]), str(r["host"])) for r in self._ranks() if not r["joined"]]
+        return [Absent(int(r["rank"]), str(r["host"])) for r in self._job()["ranks"] if not r["joined"]]
 
     def host(self, rank: int) -> str:
         """Return the name of a rank's host; see Control."""
@@ -150,10 +161,14 @@ class HttpControl:
         self._call("DELETE", f"/v1/sessions/{self._session}")
 
     def close(self) -> None:
-        """Close all connections; see Control."""
-        for client in list(self._clients.values()):
-            client.close()
-        self._clients.clear()
+        """Close all connections, one in use when its call ends; see Control."""
+        with self._lock:
+            self._closed = True
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
 
 
 def refusal(error: RefusedError, job: str, rank: int) -> WorkerError | RefusedError:
@@ -161,7 +176,6 @@ def refusal(error: RefusedError, job: str, rank: int) -> WorkerError | RefusedEr
     kinds: dict[str, WorkerError] = {
         "NoSuchJobError": NoSuchJobError(job, str(error)),
         "RankTakenError": RankTakenError(job, rank, str(error)),
-        "JobDrainingError": JobDrainingError(job, None),
     }
     return kinds.get(error.kind, error)
 

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""join over HTTP on a Unix socket and UDP over loopback: a controller that answers as the API says."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.worker.jobs import memberships
+from tests.worker.test_udp import LOOPBACK, UdpSwitch
+from wire.control import RefusedError, UnreachableControllerError
+from worker import (
+    BeyondRankError,
+    JobDrainingError,
+    NoSuchJobError,
+    RankTakenError,
+    RendezvousTimeoutError,
+    SessionEndedError,
+    WrongHostError,
+    join,
+)
+
+Answer = tuple[int, Any]
+
+
+class Api(ThreadingUnixStreamServer):
+    """The calls that a worker makes; one job of one rank at the loopback address."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, udp: UdpSwitch) -> None:
+        super().__init__(str(path), Handler)
+        self.udp = udp
+        self.calls: list[tuple[str, str, Any]] = []
+        self.refusals: list[Answer] = []
+        self.job: Answer = (200, self.described())
+        self.member: Any = None
+        self.told: list[dict[str, Any]] = []
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    @staticmethod
+    def described(ip: str = LOOPBACK, **changes: Any) -> dict[str, Any]:
+        ranks = [{"rank": 0, "host": "h1", "ip": ip, "joined": False}]
+        return {"name": "demo", "status": "waiting", "ranks": ranks, **changes}
+
+    def answer(self, method: str, path: str, body: Any) -> Answer:
+        self.calls.append((method, path, body))
+        if path == "/v1/jobs/demo":
+            return self.job
+        if path == "/v1/jobs/demo/ranks/0":
+            if self.refusals:
+                return self.refusals.pop(0)
+            member = replace(
+                memberships(1, job=self.udp.job, elements=self.udp.elements)[0],
+                switch_ip=LOOPBACK,
+                own_ip=LOOPBACK,
+                own_port=body["udp_port"],
+            )
+            self.udp.switch.add_job([member], [member.own_port])
+            self.member = asdict(member)
+            return 201, {"session": "s1", "lease": 0.3, "n": 1}
+        if path == "/v1/sessions/s1/barrier":
+            return 200, {"passed": True, "missing": []}
+        if path == "/v1/sessions/s1/sync":
+            if self.told:
+                return 200, self.told.pop(0)
+            if body["epoch"] == 0 and self.member:
+                return 200, {"do": "go", "resume": False, "membership": self.member}
+            threading.Event().wait(body["wait"])
+            return 200, {"do": "nothing"}
+        return 200, {}
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.thread.join(5)
+        self.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        server: Any = self.server
+        status, told = server.answer(self.command, self.path, body)
+        raw = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def address_string(self) -> str:
+        return "worker"
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    udp = UdpSwitch(64)
+    udp.start()
+    server = Api(tmp_path / "controller.sock", udp)
+    yield server
+    server.stop()
+    udp.stop()
+
+
+def refused(status: int, kind: str, message: str) -> Answer:
+    return status, {"error": message, "kind": kind}
+
+
+def test_join_reduce_barrier_leave(api: Api, tmp_path: Path) -> None:
+    api.refusals = [refused(409, "BindAgainError", "bind again")] * 2
+    array = np.arange(1000, dtype=np.int32)
+    with join("demo", 0, address=tmp_path / "controller.sock", timeout=10) as worker:
+        np.testing.assert_array_equal(worker.all_reduce(array), array)
+        worker.barrier(5)
+    opened = [body for method, path, body in api.calls if path.endswith("/ranks/0")]
+    assert len({body["udp_port"] for body in opened}) == 3
+    assert opened[0]["ip"] == LOOPBACK
+    last = api.calls.index(("DELETE", "/v1/sessions/s1", None))
+    said = [body for _, path, body in api.calls[:last] if path.endswith("/sync")]
+    # What the last status says is what the controller goes by when others still miss results.
+    assert (said[-1]["begun"], said[-1]["next_chunk"], said[-1]["first_missing"]) == (1, 17, 17)
+    assert set(said[0]) == {
+        *("epoch", "begun", "next_chunk", "first_missing", "stopped", "udp_port", "have", "fetched"),
+        *("failed", "left", "missing", "wait"),
+    }
+    [barrier] = [body for _, path, body in api.calls if path.endswith("/barrier")]
+    assert barrier["number"] == (worker.membership.epoch << 20) + 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "rank", "error", "text"),
+    [
+        (refused(404, "NoSuchJobError", "there is no job demo"), 0, NoSuchJobError, "there is no job demo"),
+        ((200, Api.described()), 1, BeyondRankError, "has no rank 1: its ranks are 0 to 0"),
+        ((200, Api.described("192.0.2.7")), 0, WrongHostError, r"belongs to host h1 \(192.0.2.7\)"),
+        ((200, Api.described(status="draining")), 0, JobDrainingError, "takes no new workers"),
+        (refused(500, "", "broken"), 0, RefusedError, "broken"),
+    ],
+)
+def test_what_refuses_a_join(
+    api: Api, tmp_path: Path, answer: Answer, rank: int, error: Any, text: str
+) -> None:
+    api.job = answer
+    with pytest.raises(error, match=text):
+        join("demo", rank, address=tmp_path / "controller.sock")
+
+
+def test_a_held_rank(api: Api, tmp_path: Path) -> None:
+    api.refusals = [refused(409, "RankTakenError", "rank 0 of job demo is held by a worker on h1")]
+    with pytest.raises(RankTakenError, match="held by a worker on h1"):
+        join("demo", 0, address=tmp_path / "controller.sock")
+
+
+def test_nobody_else_comes(api: Api, tmp_path: Path) -> None:
+    api.told = [{"do": "nothing"}] * 10000
+    with pytest.raises(RendezvousTimeoutError, match=r"missing: rank 0 \(host h1\)"):
+        join("demo", 0, address=tmp_path / "controller.sock", timeout=0.2)
+    assert api.calls[-1][:2] == ("DELETE", "/v1/sessions/s1")
+
+
+# httpcore leaves a Unix socket that it could not connect to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nobody_at_the_socket(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableControllerError):
+        join("demo", 0, address=tmp_path / "controller.sock")
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "dead.sock"))
+    left.close()
+    with pytest.raises(UnreachableControllerError):
+        join("demo", 0, address=tmp_path / "dead.sock")
+
+
+def test_an_instruction_that_makes_no_sense_ends_the_session(api: Api, tmp_path: Path) -> None:
+    with join("demo", 0, address=tmp_path / "controller.sock", timeout=10) as worker:
+        api.told = [{"do": "go", "resume": False, "membership": {"rank": "none"}}]
+        with worker.changed:
+            assert worker.changed.wait_for(lambda: worker.over, 10)
+        with pytest.raises(SessionEndedError, match="Error"):
+            worker.all_reduce(np.zeros(1, np.int32))
