@@ -214,7 +214,7 @@ def test_an_attacker_by_chance(device: tuple[SwitchDevice, int], seed: int, shar
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.1, 0.5, 0.9]))
 def test_an_attacker_by_chance_long(device: tuple[SwitchDevice, int], seed: int, share: float) -> None:
     run_beside_an_attacker(Rig(device[0], device[1], FEW_SLOTS), seed, share)
