@@ -20,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
-from controller import views
+from controller import looks, switch_views, views
 from controller.changes import Status
 from controller.errors import (
     BindAgainError,
@@ -30,6 +30,7 @@ from controller.errors import (
     PoolFullError,
     SwitchClientError,
 )
+from controller.explain import explain
 from controller.metrics import exposition
 from controller.program.faults import Shares
 from controller.requests import (
@@ -137,6 +138,21 @@ def _jobs(app: FastAPI, controller: Controller) -> None:
         """One job with its ranks."""
         return views.job(controller, controller.job(name))
 
+    @app.get("/v1/jobs/{name}/slots", tags=["jobs"])
+    async def slots(name: str) -> list[dict[str, Any]]:
+        """The slots that the present epoch has used, each with who has contributed and who has not."""
+        return [asdict(view) for view in await looks.slots(controller.job(name))]
+
+    @app.get("/v1/jobs/{name}/explain", tags=["jobs"])
+    async def explain_job(name: str) -> dict[str, str]:
+        """Why the job does not progress, or that it does, in plain words."""
+        return {"text": await explain(controller, controller.job(name))}
+
+    @app.get("/v1/jobs/{name}/counters", tags=["jobs"])
+    async def job_counters(name: str) -> dict[str, Any]:
+        """What became of the job's packets: [packets, bytes] by rank and verdict."""
+        return await views.counters(controller.job(name))
+
     @app.patch("/v1/jobs/{name}", tags=["jobs"])
     async def change_job(name: str, asked: JobChange) -> dict[str, Any]:
         """Change a job's slots, rate or workers; what needs a new epoch takes effect when it begins."""
@@ -221,6 +237,16 @@ def _network(app: FastAPI, controller: Controller) -> None:
     async def switch(name: str) -> dict[str, Any]:
         """One switch."""
         return views.switch(controller, controller.link(name))
+
+    @app.get("/v1/switches/{name}/entries", tags=["switches"])
+    async def entries(name: str) -> dict[str, Any]:
+        """All that a switch holds, as it tells: table entries, multicast groups, clone sessions, rates."""
+        return await switch_views.entries(controller.link(name))
+
+    @app.get("/v1/switches/{name}/counters", tags=["switches"])
+    async def port_counters(name: str) -> dict[str, Any]:
+        """What became of the packets of each port: [packets, bytes] by verdict; and what the process lost."""
+        return await switch_views.counters(controller.link(name))
 
     @app.put("/v1/switches/{name}/faults", tags=["switches"])
     async def faults(name: str, asked: PortFaults) -> dict[str, str]:

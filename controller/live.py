@@ -13,7 +13,7 @@ from controller.program.peek import SlotState
 from controller.setup import seat
 from controller.signals import Signal
 from controller.store import ChangeRow, EpochRow, JobRow, SessionRow
-from controller.tally import Tally
+from controller.tally import JobTally
 
 if TYPE_CHECKING:  # topologies imports us
     from controller.switches import SwitchLink
@@ -53,7 +53,7 @@ class LiveJob:
     """Workers that left while the job ran, with the time at which that becomes a loss to the others."""
     barriers: dict[int, int] = field(default_factory=dict)
     """By rank: the last barrier that its worker has reached."""
-    tally: Tally = field(default_factory=Tally)
+    tally: JobTally = field(default_factory=JobTally)
     """What its counters at the switch began at."""
     looks: dict[tuple[int, int], tuple[SlotState, float]] = field(default_factory=dict)
     """By slot and version: its state at the last look, and since when it has been seen so."""
@@ -153,5 +153,5 @@ def restored(row: JobRow, link: SwitchLink, record: NetRecord, now: float) -> Li
         row.created,
         group,
         job,
-        tally=Tally(row.counts_known, row.counted),
+        tally=JobTally(row.counts_known, row.counted),
     )

@@ -145,6 +145,7 @@ class Controller:
                 report = await asyncio.to_thread(link.bring_up, entries, rates, self.store.faults(link.name))
                 link.settle()
                 if report.lost_state:
+                    link.ports.lost()
                     for job in jobs:
                         job.tally.lost()
                         self._save(job)

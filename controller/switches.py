@@ -19,11 +19,16 @@ from controller.program.faults import Faults, Shares
 from controller.program.refusals import Refusal
 from controller.readback import difference, read_all
 from controller.setup import SetupError, network_entities
+from controller.tally import Tally
 from p4src.forms import form
 from topologies.record import NetRecord
 from wire.constants import JOBS
 
 log = logging.getLogger(__name__)
+
+
+PortCell = tuple[str, int, str]
+"""(what counts, port, verdict or kind)."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class SwitchLink:
         """What was last said about its not being in line."""
         self.untouched: set[int] = set()
         """Job numbers whose workers' counters are known to be 0."""
+        self.ports: Tally[PortCell] = Tally()
+        """What its ports counted before it last lost its state, as far as it was asked for."""
         self._json = chosen.json_path
         self._client: SwitchClient | None = None
         self._leftover: list[Job] = []  # epochs whose entries it may still hold

@@ -8,7 +8,8 @@ has lost its state, the negative of what the job's counts had come to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from controller.program.verdicts import Counts, JobVerdicts
 from wire.constants import MAX_WORKERS
@@ -23,15 +24,39 @@ Count = tuple[int, int]
 """(packets, bytes)."""
 
 
-class Tally:
+K = TypeVar("K", bound=Hashable)
+
+
+class Tally(Generic[K]):
+    """What is taken off what a switch has counted, by cell."""
+
+    def __init__(self) -> None:
+        self._before: dict[K, Count] = {}
+        self._last: dict[K, Count] = {}
+
+    def own(self, read: Mapping[K, Count]) -> dict[K, Count]:
+        """Return the counts of the cells read, and those that a lost switch had come to; no zeros."""
+        found: dict[K, Count] = {}
+        for cell in {**read, **self._before}:
+            (packets, octets), (less, fewer) = read.get(cell, (0, 0)), self._before.get(cell, (0, 0))
+            if packets > less:
+                found[cell] = packets - less, octets - fewer
+        self._last.update(found)
+        return found
+
+    def lost(self) -> None:
+        """Go on from the counts returned last: the switch counts from 0 again."""
+        self._before = {cell: (-packets, -octets) for cell, (packets, octets) in self._last.items()}
+
+
+class JobTally(Tally[Cell]):
     """What one job's counters began at."""
 
     def __init__(self, known: int = -1, rows: Iterable[Iterable[int]] = ()) -> None:
         """`known` and `rows` as another tally had them; none for a new job."""
+        super().__init__()
         self.known = known
         """-1: nothing; else the others and so many worker bits: what lies beyond does not count yet."""
-        self._before: dict[Cell, Count] = {}
-        self._last: dict[Cell, Count] = {}
         for bit, verdict, packets, octets in rows:
             self._before[bit, Verdict(verdict)] = (packets, octets)
 
@@ -47,21 +72,15 @@ class Tally:
                 self._before[bit, verdict] = count
         self.known = max(self.known, workers)
 
-    def take(self, found: JobVerdicts, workers: int) -> JobVerdicts:
-        """Return the job's own counts, of what was read of the others and of so many worker bits."""
-        read = {cell: count for cell, count in _cells(found).items() if cell[0] < self.known}
-        own: dict[Cell, Count] = {}
-        for cell in {*read, *self._before}:
-            if cell[0] < workers:
-                (packets, octets), (less, fewer) = read.get(cell, (0, 0)), self._before.get(cell, (0, 0))
-                if packets > less:
-                    own[cell] = packets - less, octets - fewer
-        self._last.update(own)
-        return _verdicts(own)
+    def take(self, found: JobVerdicts) -> JobVerdicts:
+        """Return the job's own counts, of what was read of all its workers and the others."""
+        return _verdicts(
+            self.own({cell: count for cell, count in _cells(found).items() if cell[0] < self.known})
+        )
 
     def lost(self) -> None:
-        """Go on from the counts taken last: the switch counts from 0 again."""
-        self._before = {cell: (-packets, -octets) for cell, (packets, octets) in self._last.items()}
+        """Go on from the counts returned last: the switch counts from 0 again."""
+        super().lost()
         self.known = MAX_WORKERS
 
 

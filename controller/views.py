@@ -6,8 +6,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from controller import looks
 from controller.live import LiveJob
 from controller.service import Controller
+from controller.switch_views import named
 from controller.switches import SwitchLink
 
 
@@ -38,13 +40,32 @@ def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
         "status": job.status,
         "switch": job.link.name,
         "slots": job.rent.window,
+        "wanted_slots": job.slots,
         "base": job.rent.base,
         "lead": job.lead,
         "rate_bps": job.rate_bps,
         "epoch": group.epoch,
+        "g0": group.memberships[0].g0 if group.memberships else 0,
+        "t0": group.memberships[0].t0 if group.memberships else 0,
         "change": None if group.change is None else group.change.why,
         "created": job.created,
         "ranks": ranks,
+    }
+
+
+async def counters(job: LiveJob) -> dict[str, Any]:
+    """Return a job's counts since it was added, [packets, bytes] by verdict: by rank, and refused others.
+
+    Raises NotReadyError, SwitchClientError.
+    """
+    found = await looks.count(job)
+    refused = {verdict: count for verdict, count in found.others.items() if verdict in looks.REFUSED}
+    return {
+        "ranks": [
+            {"rank": rank, "host": host, "verdicts": named(found.workers.get(rank, {}))}
+            for rank, host in enumerate(job.group.hosts)
+        ],
+        "refused": named(refused),
     }
 
 

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a job does not progress, or that it does: one paragraph in plain words.
+
+What the books alone tell comes first (workers that are not there, a change under way). Of a job that runs,
+the switch is asked: its counters twice, PAUSE seconds apart, and, if no chunk was completed meanwhile, its
+slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from controller import looks
+from controller.changes import FETCH_SECONDS, STOP_SECONDS, Session
+from controller.live import LiveJob
+from controller.looks import SlotView
+from controller.program.verdicts import JobVerdicts
+from controller.service import Controller
+from wire.verdicts import Verdict
+
+PAUSE = 0.5
+SLOTS = 512
+"""Peeks for one explanation at most."""
+REFUSED_SECONDS = 60.0
+"""How long a refused packet may be past to be told of."""
+QUIET_SHARE = 2 / 3
+"""Share of its lease that a worker may be silent for before that is told."""
+
+
+async def explain(controller: Controller, job: LiveJob) -> str:
+    """Return the paragraph. Raises SwitchClientError when the switch fails while it is asked."""
+    told, group = standing(controller, job), job.group
+    if told is not None and not (group.draining is not None and group.running and group.sessions):
+        return told
+    draining = f"{told} " if told else ""
+    before = await looks.count(job)
+    await asyncio.sleep(PAUSE)
+    after = await looks.count(job)
+    completed = _completed(after) - _completed(before)
+    if completed:
+        return draining + progress(job, completed, looks.arrived(before, after))
+    found = await looks.slots(job, SLOTS)
+    if not group.running:  # something has begun meanwhile
+        return standing(controller, job) or f"Job {job.name} has just begun epoch {group.epoch}."
+    return draining + stuck(controller, job, found, looks.arrived(before, after), time.monotonic())
+
+
+def standing(controller: Controller, job: LiveJob) -> str | None:
+    """Say what a job waits for as far as the books tell; None if it runs."""
+    group, link, now = job.group, job.link, time.monotonic()
+    begin = f"Job {job.name} "
+    if not link.in_line:
+        why = f" ({link.complaint})" if link.complaint else ""
+        return (
+            f"{begin}runs on switch {link.name}, which is not reached now{why}. Its workers go on by "
+            "themselves if the switch runs; no epoch begins until it is back."
+        )
+    if group.draining is not None:
+        there = [_who(job, rank) for rank in sorted(group.sessions)]
+        waits = f"waits for {_list(there)} to finish and leave" if there else "ends now"
+        return f"{begin}is being drained after all-reduce {group.draining} and {waits}."
+    change = group.change
+    if change is None:
+        if group.installed:
+            return None
+        return f"{begin}is about to begin epoch {group.epoch}: its entries are being written to {link.name}."
+    why = f"is in a change of epoch, because {change.why}"
+    if change.phase == "stop":
+        late = [s.rank for s in group.seated() if s.status.stopped != change.id]
+        if late:
+            waited = f"for {now - change.since:.1f} s, of {STOP_SECONDS:g} s at most"
+            return f"{begin}{why}. It waits for {_ranks(job, late)} to stop sending, {waited}."
+    if change.phase == "fetch":
+        late = [s.rank for s in group.seated() if s.sid in change.fetch and not s.status.fetched]
+        if late:
+            waited = f"for {now - change.since:.1f} s, of {FETCH_SECONDS:g} s at most"
+            what = "to get the results that others have"
+            return f"{begin}{why}. It waits for {_ranks(job, late)} {what}, {waited}."
+    if group.absent:
+        n = len(group.hosts)
+        present = f"{n - len(group.absent)} of its {n} workers are there"
+        because = "" if not group.epoch else f" It {why}."
+        return f"{begin}waits for {_ranks(job, group.absent)} to join: {present}.{because}"
+    late = [s.rank for s in group.seated() if s.status.epoch and s.status.failed != change.id]
+    if change.members and late:
+        return f"{begin}{why}. It waits for {_ranks(job, late)} to let the all-reduces under way fail."
+    late = [
+        s.rank
+        for s in group.sessions.values()
+        if not group.fresh(s) and s.status.udp_port in (0, s.refused_port)
+    ]
+    if late:
+        return f"{begin}{why}. It waits for {_ranks(job, late)} to bind another UDP port."
+    return f"{begin}{why}; all workers are ready, and the new epoch is about to begin."
+
+
+def progress(job: LiveJob, completed: int, arrivals: Mapping[int, Mapping[str, int]]) -> str:
+    """Say that a job runs, and what of its packets was not of use."""
+    begun = max((s.status.begun for s in job.group.sessions.values()), default=0)
+    text = f"Job {job.name} makes progress: {_count(completed, 'chunk')} completed in the last {PAUSE:g} s"
+    text += f", in all-reduce {begun} as its workers last told." if begun else "."
+    repeated = sum(
+        _of(counts, Verdict.DUPLICATE, Verdict.REPLAYED, Verdict.STALE) for counts in arrivals.values()
+    )
+    packets = sum(sum(counts.values()) for counts in arrivals.values())
+    if repeated:
+        share = 100 * repeated / packets
+        text += f" {share:.0f} % of its packets were sent again after a loss or a time-out."
+    over = [rank for rank, counts in arrivals.items() if _of(counts, Verdict.OVER_RATE)]
+    if over:
+        rate = f" of {job.rate_bps / 1e6:g} Mbit/s" if job.rate_bps else ""
+        text += f" Packets of {_ranks(job, over)} were refused: over the job's rate{rate}."
+    return text
+
+
+def stuck(
+    controller: Controller,
+    job: LiveJob,
+    found: Sequence[SlotView],
+    arrivals: Mapping[int, Mapping[str, int]],
+    now: float,
+) -> str:
+    """Say why a job that runs completes nothing: `found` are its slots, `arrivals` packets by rank."""
+    group = job.group
+    begin = f"Job {job.name} runs, and no chunk was completed in the last {PAUSE:g} s: "
+    sessions = group.sessions
+    outside = [rank for rank, s in sorted(sessions.items()) if not group.in_epoch(s)]
+    if outside:
+        text = f"{_ranks(job, outside)} must still enter epoch {group.epoch}"
+        return f"{begin}{text}.{_silent(controller, job, now)}"
+    waiting = {
+        rank: s for rank, s in sorted(sessions.items()) if s.status.first_missing < s.status.next_chunk
+    }
+    most = max((s.status.begun for s in sessions.values()), default=0)
+    behind = [rank for rank, s in sorted(sessions.items()) if s.status.begun < most]
+    partial = next((view for view in found if not view.done), None)
+    lowest = looks.lowest_missing(job)
+    if partial is not None and (lowest is None or partial.chunk <= lowest or _is_done(found, lowest) is None):
+        words = [
+            _not_contributed(controller, job, rank, partial, most, arrivals, now) for rank in partial.missing
+        ]
+        return begin + "; and ".join(words) + "." + _silent(controller, job, now, partial.missing)
+    if lowest is not None and _is_done(found, lowest):
+        ranks = [rank for rank, s in waiting.items() if s.status.first_missing == lowest]
+        since = max(now - sessions[rank].moved for rank in ranks)
+        text = (
+            f"{_ranks(job, ranks)} has not received the result of chunk {lowest} for {since:.1f} s, "
+            "though the switch has it: each packet that asks for it again is answered"
+        )
+        text += "".join(_signs(controller, job, rank, arrivals, now) for rank in ranks)
+        return f"{begin}{text}.{_silent(controller, job, now)}"
+    if behind:
+        ahead = [rank for rank in sorted(sessions) if rank not in behind]
+        least = min(sessions[rank].status.begun for rank in behind)
+        only = f"{_ranks(job, behind)} only {least}" if least else f"{_ranks(job, behind)} none"
+        return (
+            f"{begin}{_ranks(job, ahead)} has begun all-reduce {most}, {only}.{_silent(controller, job, now)}"
+        )
+    if lowest is not None:
+        since = max(now - s.moved for s in waiting.values())
+        text = f"no contribution to chunk {lowest} has been admitted, for {since:.1f} s"
+        text += "".join(_signs(controller, job, rank, arrivals, now) for rank in waiting)
+        return f"{begin}{text}.{_silent(controller, job, now)}"
+    idle = "no rank has begun an all-reduce yet"
+    if most:
+        idle = f"it is idle, since all ranks have finished all-reduce {most} and none has begun a further one"
+    return f"{begin}{idle}.{_silent(controller, job, now)}"
+
+
+def _not_contributed(
+    controller: Controller,
+    job: LiveJob,
+    rank: int,
+    view: SlotView,
+    most: int,
+    arrivals: Mapping[int, Mapping[str, int]],
+    now: float,
+) -> str:
+    session = job.group.sessions.get(rank)
+    if session is None:
+        return f"{_who(job, rank)} has gone, and its loss is about to be told to the others"
+    # Who waits for this chunk does so at least since it told of that.
+    moved = [s.moved for s in job.group.sessions.values() if s.status.first_missing == view.chunk]
+    since = max([view.age_seconds, *(now - at for at in moved)])
+    text = f"{_who(job, rank)} has not contributed to chunk {view.chunk} for {since:.1f} s"
+    if session.status.begun < most:
+        text += f" (it has begun {session.status.begun or 'no'} all-reduces, others {most})"
+    return text + _signs(controller, job, rank, arrivals, now)
+
+
+def _signs(
+    controller: Controller, job: LiveJob, rank: int, arrivals: Mapping[int, Mapping[str, int]], now: float
+) -> str:
+    """Tell what is known of one rank's packets: refused, arrived, faulted."""
+    host = job.group.hosts[rank]
+    record = controller.record
+    text = ""
+    ip = record.host(host).ip
+    refused = [
+        (at, refusal)
+        for at, refusal in controller.refusals.values()
+        if refusal.ip_src == ip and refusal.job == job.number and now - at < REFUSED_SECONDS
+    ]
+    if refused:
+        at, refusal = max(refused, key=lambda each: each[0])
+        text += f"; its last packet was refused {now - at:.1f} s ago: {looks.words(refusal.verdict)}"
+        session = job.group.sessions.get(rank)
+        memberships = job.group.memberships
+        own = memberships[rank].own_port if session is not None and rank < len(memberships) else None
+        if own is not None and refusal.udp_src != own:
+            text += f" (sent from UDP port {refusal.udp_src}, and its port of this epoch is {own})"
+    came = arrivals.get(rank, {})
+    if came:
+        text += f"; of its packets came in the last {PAUSE:g} s: " + ", ".join(
+            f"{number} {verdict}" for verdict, number in came.items()
+        )
+    elif not refused:
+        text += f"; none of its packets came in the last {PAUSE:g} s"
+    port = next(iter(record.peers(host).values())).port
+    for (faulty, direction), shares in controller.store.faults(job.link.name).items():
+        if faulty == port and (shares.drop or shares.corrupt):
+            way = "from" if direction == "in" else "to"
+            text += (
+                f"; {100 * max(shares.drop, shares.corrupt):g} % of the packets {way} it are lost on purpose"
+            )
+    return text
+
+
+def _silent(controller: Controller, job: LiveJob, now: float, ranks: Iterable[int] | None = None) -> str:
+    """Tell of workers whose lease is about to end."""
+    lease = controller.sessions.lease
+    quiet: list[Session] = [
+        s
+        for rank, s in sorted(job.group.sessions.items())
+        if (ranks is None or rank in ranks) and s.deadline - now < lease * (1 - QUIET_SHARE)
+    ]
+    return "".join(
+        f" {_who(job, s.rank, 'Worker')} has said nothing for {max(0.0, lease - (s.deadline - now)):.1f} s "
+        f"and counts as lost in {max(0.0, s.deadline - now):.1f} s."
+        for s in quiet
+    )
+
+
+def _is_done(found: Sequence[SlotView], chunk: int) -> bool | None:
+    """Say whether a chunk's slot holds its result; None if the slot holds another chunk, or none."""
+    return next((view.done for view in found if view.chunk == chunk), None)
+
+
+def _completed(verdicts: JobVerdicts) -> int:
+    return sum(counts.get(Verdict.COMPLETED, (0, 0))[0] for counts in verdicts.workers.values())
+
+
+def _of(counts: Mapping[str, int], *verdicts: Verdict) -> int:
+    return sum(counts.get(looks.words(verdict), 0) for verdict in verdicts)
+
+
+def _who(job: LiveJob, rank: int, word: str = "worker") -> str:
+    return f"{word} {rank} on {job.group.hosts[rank]}"
+
+
+def _ranks(job: LiveJob, ranks: Sequence[int]) -> str:
+    return _list([_who(job, rank) for rank in ranks])
+
+
+def _list(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
