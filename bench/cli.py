@@ -8,6 +8,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -182,6 +184,50 @@ def bench_allreduce(
     )
     title = f"{cells[0].workers} workers, {cells[0].elements} values a packet, results as numpy's"
     _print_table(title, heads, rows)
+    _print_absent(absent)
+
+
+@app.command("controller")
+def bench_controller(
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Jobs.")] = 256,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Workers of each job.")] = 8,
+    switch: Annotated[
+        str | None, typer.Option(help="embedded or bmv2; default: each that is present.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Jobs added a second, the time to be back after kill -9, and memory of the controller daemon."""
+    from bench import controller
+    from topologies.targets import choose
+
+    absent: dict[str, str] = {}
+    found = []
+    with _progress() as (say, bar):
+        for name in _present(switch, absent):
+            found.append(controller.measure(choose(name), jobs, workers, say, bar(name)))
+    if as_json:
+        tree = [{**asdict(one), "adds_per_s": one.adds_per_s, "add_median": one.add_median} for one in found]
+        typer.echo(json.dumps({"targets": tree, "absent": absent}, indent=1))
+        return
+    rows = [
+        (
+            one.target,
+            f"{one.adds_per_s:,.0f}",
+            f"{1e3 * one.add_median:.1f} ({1e3 * max(one.adds):.1f})",
+            f"{1e3 * median(one.begins):.1f} ({1e3 * max(one.begins):.1f})",
+            f"{one.restart:.2f}",
+            f"{one.reinstall:.2f}",
+            f"{one.rss_mb:.0f}",
+        )
+        for one in found
+    ]
+    heads = (
+        *("target", "adds/s", "ms an add: median (max)", "ms to begin an epoch: median (max)"),
+        *("s to reconcile", "s to install all again", "MB"),
+    )
+    _print_table(f"{jobs} jobs of {workers} workers on one switch", heads, rows)
+    add, back = controller.ADD_LIMIT_S, controller.RECONCILE_LIMIT_S
+    typer.echo(f"aims: an add below {1e3 * add:.0f} ms, all reconciled below {back:.0f} s")
     _print_absent(absent)
 
 
