@@ -8,13 +8,14 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switch.device import SwitchDevice
+from switch.device import Exact, Lpm, SwitchDevice
 from switch.ports import io_library
 from tests.switch.flows import ACK, CWR, DONT_FRAGMENT, ECE, FIN, PSH, TCP, Flow
 from tests.switch.programs import META, Builder, J, assign, call, const, expr, extract, field, key, value
@@ -459,3 +460,46 @@ def test_super_packets_that_are_cut_up(
     frame, state = flow.frame(bytes(length), partial=True), Cut()
     assert lib.super_cut_begin(ctypes.byref(state), frame, len(frame), TCPV4, size) == 0
     assert lib.super_uniform(ctypes.byref(state)) == 0
+
+
+# ---- the program of this project: what it routes
+
+AGGREGATION = Path(__file__).parents[2] / "p4src/compiled/p4reduce_64x1024.json"
+HANDLE, ROUTED, HOST, NEXT = "SwitchIngress.handle", 40, 0x020202020202, 0x02000000AB01
+FAULTS = "SwitchIngress.receive.faults.inject"
+
+
+@pytest.fixture(scope="module")
+def routers() -> Iterator[tuple[SwitchDevice, SwitchDevice]]:
+    with SwitchDevice.load(AGGREGATION) as one, SwitchDevice.load(AGGREGATION) as other:
+        for device in (one, other):
+            device.table_insert("SwitchIngress.receive.ports", [Exact(1)], "SwitchIngress.receive.host_port")
+            source = [Exact(1), Exact(HOST - 1), Exact(0x0A0A0A01)]
+            device.table_insert(f"{HANDLE}.sources.sources", source, "NoAction")
+            forward = f"{HANDLE}.routing.forward"
+            device.table_insert(f"{HANDLE}.routing.routes", [Lpm(0x0A0A0A00, 24)], forward, [2, HOST, NEXT])
+        yield one, other
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_what_our_own_program_routes_passes_whole(
+    lib: ctypes.CDLL, routers: tuple[SwitchDevice, SwitchDevice], faulty: bool
+) -> None:
+    if faulty:
+        for device in routers:
+            shares = [1, 1 << 30, 0, 0]  # a seed; drops a quarter, which it chooses packet by packet
+            device.table_insert("SwitchIngress.receive.faults.shares", [Exact(1)], FAULTS, shares)
+    one, other = routers
+    before = one.counter_read("SwitchIngress.port_verdicts", 1 << 6 | ROUTED)
+    flow, payload, size = Flow(protocol=TCP), random.Random(1).randbytes(40 * 1448 + 7), 1448
+    alike, found = all_at_once(lib, one, flow, payload, size)
+    assert alike is not faulty
+    segments = cut(lib, flow.frame(payload, partial=True), TCPV4, size)
+    assert segments is not None
+    assert found == by_port(other.process((1, frame) for frame in segments))
+    counted = [device.counter_read_all("SwitchIngress.port_verdicts").tolist() for device in routers]
+    assert counted[0] == counted[1]
+    if not faulty:
+        packets, octets = one.counter_read("SwitchIngress.port_verdicts", 1 << 6 | ROUTED)
+        assert (packets - before[0], octets - before[1]) == (41, 41 * 54 + len(payload))
+        assert [frame[:12].hex() for frame in found[2]] == [f"{NEXT:012x}{HOST:012x}"] * 41
