@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from switch.errors import DeviceError
 from switch.library import Result
 
+SLACK = 4096
+"""Bytes after the last row: the program writes a packet in place only where its longest would fit."""
 Rows = tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]
 """Ports, lengths, and packets as rows."""
 
@@ -26,6 +28,8 @@ class Batches:
         self._handle = handle
         self._tick = tick
         self._result = Result()
+        self._rows, self._stride = 0, 0
+        """What the last batch needed: the next one is expected to need as much."""
         self.lock = threading.Lock()
         """Held while a batch runs."""
 
@@ -39,6 +43,7 @@ class Batches:
         out: list[tuple[int, bytes]] = []
         with self.lock:
             self._tick()
+            self._give(None, 0)
             self._lib.sw_run_packets(self._handle(), n, ports, lengths, data, ctypes.byref(self._result))
             r = self._checked()
             blob = ctypes.string_at(r.data, r.bytes) if r.bytes else b""
@@ -64,18 +69,28 @@ class Batches:
         with self.lock:
             self._tick()
             r = self._result
+            rows, stride = max(self._rows, n), max(self._stride, data.shape[1])
+            out = np.empty(rows * stride + SLACK, np.uint8)
+            self._give(out, stride)
             self._lib.sw_run_rows(
                 self._handle(), n, ports.ctypes.data, lengths.ctypes.data, data.ctypes.data, data.shape[1],
                 ctypes.byref(r),
             )  # fmt: skip
             self._checked()
-            out_ports = np.empty(r.n, np.uint16)
-            out_lengths = np.empty(r.n, np.uint32)
-            out = np.empty((r.n, r.longest), np.uint8)
-            self._lib.sw_result_rows(
-                ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data, out.ctypes.data, r.longest
-            )
-        return out_ports, out_lengths, out
+            self._rows, self._stride = r.n, r.longest
+            out_ports, out_lengths = np.empty(r.n, np.uint16), np.empty(r.n, np.uint32)
+            self._lib.sw_result_heads(ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data)
+            if r.in_rows == r.n:
+                return out_ports, out_lengths, out[: r.n * stride].reshape(r.n, stride)[:, : r.longest]
+            whole = np.empty((r.n, r.longest), np.uint8)
+            self._lib.sw_result_rows(ctypes.byref(r), whole.ctypes.data, r.longest)
+        return out_ports, out_lengths, whole
+
+    def _give(self, rows: NDArray[np.uint8] | None, stride: int) -> None:
+        """Let the next batch put what leaves into rows, or into memory of its own."""
+        r = self._result
+        r.rows, r.rows_bytes = (None, 0) if rows is None else (rows.ctypes.data, len(rows))
+        r.stride = stride
 
     def _checked(self) -> Result:
         if self._result.failed:

@@ -23,7 +23,9 @@ from pathlib import Path
 from switch.errors import BuildError
 
 RUNTIME = Path(__file__).parent / "runtime"
-RUNTIME_SOURCES = ("core.c", "tables.c", "slices.c", "trace.c", "profiles.c", "hash.c", "alike.c")
+RUNTIME_SOURCES = (
+    *("core.c", "batch.c", "tables.c", "slices.c", "trace.c", "profiles.c", "hash.c", "alike.c"),
+)
 FLAGS: tuple[str, ...] = (
     *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-g1"),
     *("-Wall", "-Wextra", "-Wno-unused-label", "-Wno-logical-not-parentheses"),

@@ -58,8 +58,8 @@ def storage(width: int) -> int:
     return next(n for n in (8, 16, 32, 64) if width <= n)
 
 
-# headers from so many bits on start on a cache line: loops over their fields then do not straddle two
-LARGE = 1024
+# headers from so many bits on start on a cache line: their vectors then do not straddle two
+LARGE = 512
 
 
 class Namer:
@@ -165,6 +165,8 @@ class Layout:
                 align = "_Alignas(64) " if h.type.max_bits >= LARGE else ""
                 self.members.append(f"{align}{self.type_names[id(h.type)]} {self.places[h.id]};")
         self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
+        if self.members:
+            self.members[0] = "_Alignas(64) " + self.members[0].removeprefix("_Alignas(64) ")
         # registers of one size and storage lie side by side: lane k of element i is at (i * lanes + k)
         self.groups: list[tuple[int, int, list[ir.RegisterArray]]] = []
         self.register_place: dict[str, tuple[int, int]] = {}

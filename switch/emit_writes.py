@@ -7,8 +7,6 @@ from switch import ir
 from switch.emit_code import Block, Layout
 from switch.primitives import PRIMITIVES
 
-# headers of at most so many bits are put back whole
-SMALL = 512
 STORED_TO = ("field", "varbit", "field-or-varbit")
 
 
@@ -76,23 +74,38 @@ class Writes:
         self._whole[self._layout.stack_names[id(stack)]] = None
 
     def function(self, always: set[str]) -> str:
-        """p4_put_back: copies from one phv to another what egress can change.
+        """p4_put_back: copies from one phv to another what egress can change, by whole cache lines.
 
         `always` names the headers that the target itself writes.
         """
-        b = Block()
-        b.line("(void)to; (void)from;")
         whole = dict(self._whole)
         for h in self._headers.values():
-            small = h.id in self._fields and h.type.max_bits <= SMALL
-            if h.name in always or small or (h.metadata and h.id in self._fields):
+            if h.name in always:
                 whole[self._layout.places[h.id]] = None
-        for place in whole:
-            b.line(f"memcpy(&to->{place}, &from->{place}, sizeof to->{place});")
+        places = list(whole)
         for number, indexes in self._fields.items():
-            own = self._layout.places[number]
-            if own not in whole:
-                for i in sorted(indexes):
-                    place = self._layout.field(own, self._headers[number].type, i)
-                    b.line(f"memcpy(&to->{place}, &from->{place}, sizeof to->{place});")
-        return f"static void p4_put_back(phv *to, const phv *from) {{\n{b.text()}}}\n"
+            own, kind = self._layout.places[number], self._headers[number].type
+            places += [self._layout.field(own, kind, i) for i in sorted(indexes)]
+        b = Block()
+        b.line("static const uint32_t written[][2] = {")
+        for place in places:
+            b.line(f"    {{offsetof(phv, {place}), sizeof ((phv *)NULL)->{place}}},")
+        b.line("    {0, 0}")
+        b.line("};")
+        b.line("bool hit[sizeof(phv) / 64 + 1] = {false};")
+        b.line("for (unsigned i = 0; written[i][1] != 0; i++)")
+        b.line(
+            "    for (uint32_t n = written[i][0] / 64; n <= (written[i][0] + written[i][1] - 1) / 64; n++)"
+        )
+        b.line("        hit[n] = true;")
+        b.line("for (uint32_t n = 0; n < sizeof(phv) / 64; n++)")
+        b.line("    if (hit[n]) lines[line_count++] = n;")
+        return (
+            "/* Cache lines that egress can write to: whole ones, a store across two holds up reading. */\n"
+            "static uint32_t lines[sizeof(phv) / 64 + 1], line_count;\n"
+            f"__attribute__((constructor)) static void find_lines(void) {{\n{b.text()}}}\n\n"
+            "static void p4_put_back(phv *restrict to, const phv *restrict from) {\n"
+            "    for (uint32_t i = 0; i < line_count; i++)\n"
+            "        sw_copy_line((uint8_t *)to + 64 * lines[i], (const uint8_t *)from + 64 * lines[i]);\n"
+            "}\n"
+        )

@@ -25,6 +25,10 @@ class Result(ctypes.Structure):
     """sw_result."""
 
     _fields_ = (
+        ("rows", c_void_p),
+        ("rows_bytes", c_size_t),
+        ("stride", c_size_t),
+        ("in_rows", c_size_t),
         ("ports", POINTER(c_uint32)),
         ("lengths", POINTER(c_uint32)),
         ("data", c_void_p),
@@ -86,7 +90,8 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
         (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(Result)),
     ),
     "sw_run_packets": (None, (c_void_p, c_size_t, c_void_p, c_void_p, c_char_p, POINTER(Result))),
-    "sw_result_rows": (None, (POINTER(Result), c_void_p, c_void_p, c_void_p, c_size_t)),
+    "sw_result_heads": (None, (POINTER(Result), c_void_p, c_void_p)),
+    "sw_result_rows": (None, (POINTER(Result), c_void_p, c_size_t)),
 }
 
 

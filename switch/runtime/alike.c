@@ -12,7 +12,7 @@ void sw_tally_add(sw *s, uint64_t *packets, uint64_t *bytes) {
     t->bytes[t->n++] = bytes;
 }
 
-int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (*agree)(void *ctx), void *ctx) {
+int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, const sw_sink *sink, int (*agree)(void *ctx)) {
     sw_lock(s);
     s->now_us = sw_now_us(s);
     sw_stats before = s->stats;
@@ -20,11 +20,11 @@ int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (
     s->tallied.n = 0;
     s->tallied.on = s->prog->alike;
     s->stats.received++;
-    s->prog->run(s, in, emit, ctx);
+    s->prog->run(s, in, sink);
     s->tallied.on = 0;
     const sw_stats *now = &s->stats;
     int alike = !s->differs && now->too_long == before.too_long && now->over_budget == before.over_budget &&
-                now->faults == before.faults && agree(ctx);
+                now->faults == before.faults && agree(sink->ctx);
     if (alike) {
         for (uint32_t i = 0; i < s->tallied.n; i++) {
             *s->tallied.packets[i] += n - 1;

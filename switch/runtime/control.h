@@ -53,9 +53,12 @@ int sw_trace_start(sw *s);
 size_t sw_trace_take(sw *s, uint64_t *words, uint64_t *lost);
 void sw_stats_read(sw *s, sw_stats *out);
 
-/* A batch from packed rows into a growing result; see device.py. */
+/* Batches; see batches.py. What leaves goes into rows that the caller gives, one packet each, as long as they hold
+ * it; from the first that does not fit on it is packed into `data`, which grows. */
 typedef struct sw_result {
-    uint32_t *ports, *lengths;
+    uint8_t *rows;
+    size_t rows_bytes, stride, in_rows; /* in_rows: so many packets are there */
+    uint32_t *ports, *lengths;          /* of all packets */
     uint8_t *data;
     size_t n, room, bytes, bytes_room;
     uint32_t longest, failed;
@@ -64,6 +67,9 @@ void sw_result_free(sw_result *r);
 void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
                  sw_result *r);
 void sw_run_packets(sw *s, size_t n, const uint32_t *ports, const uint32_t *lengths, const uint8_t *data, sw_result *r);
-void sw_result_rows(const sw_result *r, uint16_t *ports, uint32_t *lengths, uint8_t *data, size_t stride);
+/* Ports and lengths of all packets. */
+void sw_result_heads(const sw_result *r, uint16_t *ports, uint32_t *lengths);
+/* All packets as rows of another stride. */
+void sw_result_rows(const sw_result *r, uint8_t *data, size_t stride);
 
 #endif

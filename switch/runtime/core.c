@@ -395,7 +395,7 @@ void sw_stats_read(sw *s, sw_stats *out) {
 }
 
 /* ---- packets */
-void sw_process(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx) {
+void sw_process(sw *s, const sw_packet *in, size_t n, const sw_sink *sink) {
     sw_lock(s);
     s->now_us = sw_now_us(s); /* one time for the batch: reading the clock costs a tenth of a packet */
     for (size_t i = 0; i < n; i++) {
@@ -404,82 +404,7 @@ void sw_process(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx) {
             continue;
         }
         s->stats.received++;
-        s->prog->run(s, &in[i], emit, ctx);
+        s->prog->run(s, &in[i], sink);
     }
     sw_unlock(s);
-}
-
-static void collect(void *ctx, uint32_t port, const uint8_t *data, uint32_t len) {
-    sw_result *r = ctx;
-    if (r->n == r->room) {
-        size_t room = r->room ? 2 * r->room : 256;
-        uint32_t *ports = realloc(r->ports, room * sizeof *ports);
-        if (ports != NULL) r->ports = ports;
-        uint32_t *lengths = realloc(r->lengths, room * sizeof *lengths);
-        if (lengths != NULL) r->lengths = lengths;
-        if (ports == NULL || lengths == NULL) {
-            r->failed = 1;
-            return;
-        }
-        r->room = room;
-    }
-    if (r->bytes_room - r->bytes < len) {
-        size_t room = 2 * (r->bytes_room + len) + 65536;
-        uint8_t *more = realloc(r->data, room);
-        if (more == NULL) {
-            r->failed = 1;
-            return;
-        }
-        r->data = more;
-        r->bytes_room = room;
-    }
-    memcpy(r->data + r->bytes, data, len);
-    r->bytes += len;
-    r->ports[r->n] = port;
-    r->lengths[r->n++] = len;
-    if (len > r->longest) r->longest = len;
-}
-
-void sw_result_free(sw_result *r) {
-    free(r->ports);
-    free(r->lengths);
-    free(r->data);
-    memset(r, 0, sizeof *r);
-}
-
-#define SW_CHUNK 64
-void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
-                 sw_result *r) {
-    sw_packet in[SW_CHUNK];
-    r->n = r->bytes = 0;
-    r->longest = r->failed = 0;
-    for (size_t at = 0; at < n;) {
-        size_t m = 0;
-        for (; m < SW_CHUNK && at < n; m++, at++)
-            in[m] = (sw_packet){.data = data + at * stride, .len = lengths[at], .port = ports[at]};
-        sw_process(s, in, m, collect, r);
-    }
-}
-
-void sw_run_packets(sw *s, size_t n, const uint32_t *ports, const uint32_t *lengths, const uint8_t *data, sw_result *r) {
-    sw_packet in[SW_CHUNK];
-    r->n = r->bytes = 0;
-    r->longest = r->failed = 0;
-    for (size_t at = 0; at < n;) {
-        size_t m = 0;
-        for (; m < SW_CHUNK && at < n; m++, data += lengths[at++])
-            in[m] = (sw_packet){.data = data, .len = lengths[at], .port = ports[at]};
-        sw_process(s, in, m, collect, r);
-    }
-}
-
-void sw_result_rows(const sw_result *r, uint16_t *ports, uint32_t *lengths, uint8_t *data, size_t stride) {
-    const uint8_t *from = r->data;
-    for (size_t i = 0; i < r->n; i++) {
-        ports[i] = (uint16_t)r->ports[i];
-        lengths[i] = r->lengths[i];
-        memcpy(data + i * stride, from, r->lengths[i]);
-        if (r->lengths[i] < stride) memset(data + i * stride + r->lengths[i], 0, stride - r->lengths[i]);
-        from += r->lengths[i];
-    }
 }

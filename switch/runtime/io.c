@@ -124,8 +124,15 @@ static void touch(io *o, port *p) {
     }
 }
 
-static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t len) {
+static uint8_t *place(void *context, uint32_t number, uint32_t most) {
     io *o = context;
+    port *p = number < PORT_NUMBERS ? o->by_number[number] : NULL;
+    return p && (int64_t)number != o->cpu_port ? port_place(p, most) : NULL;
+}
+
+static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t len, const sw_sum *sum) {
+    io *o = context;
+    (void)sum;
     if ((int64_t)number == o->cpu_port) {
         packet_in(o, data, len);
         return;
@@ -140,7 +147,8 @@ static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t l
 /* Runs what is ready through the program. */
 static void run(io *o) {
     if (o->packet_count && o->process) {
-        o->process(o->program, o->packets, o->packet_count, emit, o);
+        const sw_sink sink = {place, emit, o};
+        o->process(o->program, o->packets, o->packet_count, &sink);
         for (size_t i = 0; i < o->touched_count; i++)
             if (port_is_full(o->touched[i]))
                 port_flush(o->touched[i], &o->listener);
@@ -167,7 +175,7 @@ static void received(io *o, port *p, const uint8_t *frame, uint32_t len) {
 /* A frame that came, as it was on the wire; it must stay until run(). */
 static void take(io *o, port *p, const uint8_t *frame, uint32_t len) {
     received(o, p, frame, len);
-    o->packets[o->packet_count++] = (sw_packet){frame, len, p->number};
+    o->packets[o->packet_count++] = (sw_packet){.data = frame, .len = len, .port = p->number};
     if (o->packet_count == BATCH)
         run(o);
 }
@@ -178,14 +186,15 @@ static uint8_t *held_frame(io *o, uint32_t i) { return o->held_bytes + (size_t)i
 
 /* The first segment stands for itself alone: what came of it leaves, and what will come. */
 static int unlike(io *o) {
+    static const sw_sum nothing = {0, 0, 0};
     for (uint32_t i = 0; i < o->held_count; i++)
-        emit(o, o->held[i].port, held_frame(o, i), o->held[i].len);
+        emit(o, o->held[i].port, held_frame(o, i), o->held[i].len, &nothing);
     o->held_count = 0;
     o->unlike = 1;
     return 0;
 }
 
-static void hold(void *context, uint32_t number, const uint8_t *data, uint32_t len) {
+static void hold(void *context, uint32_t number, const uint8_t *data, uint32_t len, const sw_sum *sum) {
     io *o = context;
     int twice = 0;
     for (uint32_t i = 0; i < o->held_count; i++)
@@ -193,7 +202,7 @@ static void hold(void *context, uint32_t number, const uint8_t *data, uint32_t l
     if (!o->unlike && (twice || o->held_count == HELD || (int64_t)number == o->cpu_port))
         unlike(o);
     if (o->unlike) {
-        emit(o, number, data, len);
+        emit(o, number, data, len, sum);
         return;
     }
     memcpy(held_frame(o, o->held_count), data, len);
@@ -218,11 +227,13 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     if (!segments)
         return;
     const uint8_t *payload = cut->frame + cut->at;
-    sw_packet first = {o->segments, super_cut_next(cut, o->segments), p->number};
+    sw_packet first = {.data = o->segments, .port = p->number};
+    first.len = super_cut_next(cut, o->segments);
     o->cut = cut;
     o->held_count = 0;
     o->unlike = 0;
-    if (!o->alike(o->program, &first, segments, hold, agree, o)) {
+    const sw_sink sink = {NULL, hold, o};
+    if (!o->alike(o->program, &first, segments, &sink, agree)) {
         unlike(o);
         received(o, p, first.data, first.len);
         return;
@@ -323,7 +334,7 @@ static void receive_injected(io *o) {
     do {
         pthread_mutex_lock(&o->queues);
         for (n = 0; n < BATCH && (taken[n] = queue_take(&o->injected)); n++)
-            o->packets[n] = (sw_packet){taken[n]->data, taken[n]->event.len, (uint32_t)o->cpu_port};
+            o->packets[n] = (sw_packet){.data = taken[n]->data, .len = taken[n]->event.len, .port = (uint32_t)o->cpu_port};
         pthread_mutex_unlock(&o->queues);
         o->packet_count = n;
         run(o);

@@ -15,8 +15,8 @@
 
 typedef struct io io;
 
-typedef void (*io_process)(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx);
-typedef int (*io_alike)(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (*agree)(void *), void *ctx);
+typedef void (*io_process)(sw *s, const sw_packet *in, size_t n, const sw_sink *sink);
+typedef int (*io_alike)(sw *s, const sw_packet *in, uint32_t n, const sw_sink *sink, int (*agree)(void *));
 
 typedef struct io_stats {
     uint64_t rx_packets;

@@ -152,6 +152,12 @@ static int make_room(port *p, size_t bytes) {
     return 1;
 }
 
+uint8_t *port_place(port *p, uint32_t most) {
+    if (p->state != PORT_UP || p->used + most + SLOT > QUEUE_BYTES || !make_room(p, most + SLOT))
+        return NULL;
+    return p->bytes + p->used + SLOT;
+}
+
 void port_queue(port *p, const uint8_t *data, uint32_t len) {
     if (p->state != PORT_UP || p->used + len + SLOT > QUEUE_BYTES || !make_room(p, len + SLOT)) {
         count(&p->tx_dropped, 1);
@@ -161,7 +167,7 @@ void port_queue(port *p, const uint8_t *data, uint32_t len) {
         waiting *last = &p->queue[p->count - 1];
         uint32_t payload = super_run_join(&last->run, p->bytes + last->at + SLOT, data, len);
         if (payload) {
-            memcpy(p->bytes + p->used, data + (len - payload), payload);
+            memmove(p->bytes + p->used, data + (len - payload), payload);
             p->used += payload;
             return;
         }
@@ -172,7 +178,8 @@ void port_queue(port *p, const uint8_t *data, uint32_t len) {
     }
     waiting *next = &p->queue[p->count++];
     next->at = p->used;
-    memcpy(p->bytes + p->used + SLOT, data, len);
+    if (data != p->bytes + p->used + SLOT)
+        memcpy(p->bytes + p->used + SLOT, data, len);
     p->used += SLOT + len;
     super_run_begin(&next->run, data, len, p->longest, p->join & IO_JOIN_UDP, p->join & IO_JOIN_TCP);
 }

@@ -45,7 +45,6 @@ typedef struct sw_entry {
     const uint64_t *ranges; /* lo then hi words of each range field, as in the table's range list */
     struct sw_group *group;
     uint32_t action;
-    uint32_t slot;  /* in the table's slices */
     uint64_t key[]; /* masked */
 } sw_entry;
 
@@ -174,7 +173,7 @@ typedef struct sw_program {
     const sw_register_group *groups;
     size_t phv_bytes, scratch_bytes, header_bytes;
     uint8_t alike; /* whether the program tells when it treats a super-packet's segments differently: alike.py */
-    void (*run)(sw *s, const sw_packet *in, sw_emit emit, void *ctx);
+    void (*run)(sw *s, const sw_packet *in, const sw_sink *sink);
 } sw_program;
 
 extern const sw_program sw_the_program;

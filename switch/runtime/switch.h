@@ -15,24 +15,38 @@
 
 typedef struct sw sw;
 
+/* What is known of a packet's bytes: the one's complement sum (RFC 1071) of the big-endian 16-bit words from byte
+ * `from` up to byte `to`, an even number of bytes; it is 0 only where all are. Nothing is known where to == from. */
+typedef struct sw_sum {
+    uint32_t from, to, sum;
+} sw_sum;
+
 typedef struct sw_packet {
     const uint8_t *data;
     uint32_t len;
     uint32_t port;
+    sw_sum sum;
 } sw_packet;
 
-/* Called for each packet that leaves, in order, with the lock held: copy the bytes, call nothing of
- * the switch. A packet to the CPU port comes here as any other, packet_in header in front. */
-typedef void (*sw_emit)(void *ctx, uint32_t port, const uint8_t *data, uint32_t len);
+/* Who takes the packets that leave. Called with the lock held: call nothing of the switch. */
+typedef struct sw_sink {
+    /* Where the next packet may be written that leaves at this port, of at most `most` bytes; NULL: elsewhere. It
+     * may still be dropped. The function itself may be NULL. */
+    uint8_t *(*place)(void *ctx, uint32_t port, uint32_t most);
+    /* A packet leaves: take its bytes, where they are not what was written to the last place. One to the CPU port
+     * comes here as any other, packet_in header in front. */
+    void (*emit)(void *ctx, uint32_t port, const uint8_t *data, uint32_t len, const sw_sum *sum);
+    void *ctx;
+} sw_sink;
 
 /* Runs n packets to completion, in order. This is the signature of SwitchDevice.c_process. */
-void sw_process(sw *s, const sw_packet *in, size_t n, sw_emit emit, void *ctx);
+void sw_process(sw *s, const sw_packet *in, size_t n, const sw_sink *sink);
 
 /* Runs one packet that stands for n of its length, which differ as the segments of a TCP super-packet do (see
  * switch/alike.py for what that is; only those that io_super.h calls uniform are such). Returns 1 when the program
  * would have done the same with each of them and `agree` agrees, asked when everything was emitted: then all n are
  * counted. Returns 0 when the packet stands for itself alone: let the others follow by sw_process. */
-int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, sw_emit emit, int (*agree)(void *ctx), void *ctx);
+int sw_process_alike(sw *s, const sw_packet *in, uint32_t n, const sw_sink *sink, int (*agree)(void *ctx));
 
 typedef struct sw_stats {
     uint64_t received;        /* packets given to sw_process */

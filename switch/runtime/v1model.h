@@ -22,8 +22,7 @@ typedef struct sw_job {
 
 typedef struct sw_run {
     sw *s;
-    sw_emit emit;
-    void *ctx;
+    const sw_sink *sink;
     sw_job *first, *last;           /* to ingress */
     sw_job *egress_first, *egress_last; /* to egress */
     uint32_t pending, ingress_passes, egress_passes;
@@ -141,16 +140,19 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
         SW_TRACE(s, DROPPED, SW_D_EGRESS, 0);
         return;
     }
-    uint32_t header = p4_deparse(s, k, h, s->out);
+    uint32_t payload = k->len - k->pos;
+    uint8_t *out = NULL;
+    if (r->sink->place != NULL) out = r->sink->place(r->sink->ctx, port, (uint32_t)s->prog->header_bytes + payload);
+    if (out == NULL) out = s->out;
+    uint32_t header = p4_deparse(s, k, h, out), len = header + payload;
     if (k->fault) {
         s->stats.faults++;
         SW_TRACE(s, DROPPED, SW_D_FAULT, 0);
         return;
     }
-    uint32_t payload = k->len - k->pos, len = header + payload;
-    const uint8_t *bytes = s->out;
+    const uint8_t *bytes = out;
     if (header == 0) bytes = k->data + k->pos;
-    else memcpy(s->out + header, k->data + k->pos, payload);
+    else memcpy(out + header, k->data + k->pos, payload);
     if (len > SW_MAX_PACKET) {
         s->stats.too_long++;
         SW_TRACE(s, DROPPED, SW_D_TOO_LONG, 0);
@@ -167,8 +169,9 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
         return;
     }
     SW_TRACE(s, SENT, port, len);
+    const sw_sum known = {0, 0, 0};
     s->stats.sent++;
-    r->emit(r->ctx, port, bytes, len < k->truncate ? len : k->truncate);
+    r->sink->emit(r->sink->ctx, port, bytes, len < k->truncate ? len : k->truncate, &known);
 }
 
 static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t ingress_port) {
@@ -255,8 +258,8 @@ static void sw_drain(sw_run *r) {
     }
 }
 
-static void p4_run(sw *s, const sw_packet *in, sw_emit emit, void *ctx) {
-    sw_run r = {.s = s, .emit = emit, .ctx = ctx};
+static void p4_run(sw *s, const sw_packet *in, const sw_sink *sink) {
+    sw_run r = {.s = s, .sink = sink};
     phv *h = (phv *)s->phv[0];
     memset(h, 0, s->prog->phv_bytes); /* a size that gcc does not see: its own "rep stos" starts slowly */
     sw_pkt k = {.data = in->data, .len = in->len, .ingress_len = in->len, .reg_len = in->len, .truncate = UINT32_MAX};

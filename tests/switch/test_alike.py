@@ -19,7 +19,7 @@ from switch.device import Exact, Lpm, SwitchDevice
 from switch.ports import io_library
 from tests.switch.flows import ACK, CWR, DONT_FRAGMENT, ECE, FIN, PSH, TCP, Flow
 from tests.switch.programs import META, Builder, J, assign, call, const, expr, extract, field, key, value
-from tests.switch.test_process_ports import EMIT, Packet
+from tests.switch.test_process_ports import EMIT, Packet, Sink
 from tests.switch.test_super_packets import MOST, TCPV4, TCPV6, Cut, Header, Run, cut
 
 IP = [("version", 4), ("ihl", 4), ("tos", 8), ("length", 16), ("id", 16), ("fragment", 16), ("ttl", 8),
@@ -230,7 +230,7 @@ def program() -> str:
 
 AGREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 PROCESS_ALIKE = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_uint32, EMIT, AGREE, ctypes.c_void_p
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_uint32, ctypes.POINTER(Sink), AGREE
 )
 
 
@@ -310,7 +310,7 @@ def all_at_once(
     out: list[tuple[int, bytes]] = []
     first = segments[0]
 
-    def emit(context: int, port: int, data: int, length: int) -> None:
+    def emit(context: int, port: int, data: int, length: int, known: int) -> None:
         out.append((port, ctypes.string_at(data, length)))
 
     def agree(context: int) -> int:
@@ -322,12 +322,8 @@ def all_at_once(
     keep = ctypes.create_string_buffer(first, len(first))
     packet = Packet(ctypes.cast(keep, ctypes.c_void_p), len(first), 1)
     run_alike = PROCESS_ALIKE(device.c_alike)
-    emit_raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)(
-        emit
-    )
-    alike = run_alike(
-        device.c_handle, ctypes.byref(packet), count, ctypes.cast(emit_raw, EMIT), AGREE(agree), None
-    )
+    sink = Sink(None, EMIT(emit), None)
+    alike = run_alike(device.c_handle, ctypes.byref(packet), count, ctypes.byref(sink), AGREE(agree))
     found = by_port(out)
     if alike:
         for port, (one,) in found.items():

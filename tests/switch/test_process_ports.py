@@ -25,15 +25,29 @@ from tests.switch.veth import LIMIT, Link, exists, ip
 pytestmark = pytest.mark.root
 
 CPU = 510
-EMIT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32)
+EMIT = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p
+)
+
+
+class Sum(ctypes.Structure):
+    """sw_sum."""
+
+    _fields_ = [(name, ctypes.c_uint32) for name in ("from_", "to", "sum")]
+
+
+class Sink(ctypes.Structure):
+    """sw_sink."""
+
+    _fields_ = [("place", ctypes.c_void_p), ("emit", EMIT), ("ctx", ctypes.c_void_p)]
 
 
 class Packet(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("len", ctypes.c_uint32), ("port", ctypes.c_uint32)]
+    _fields_ = [("data", ctypes.c_void_p), ("len", ctypes.c_uint32), ("port", ctypes.c_uint32), ("sum", Sum)]
 
 
 PROCESS = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_size_t, EMIT, ctypes.c_void_p
+    None, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_size_t, ctypes.POINTER(Sink)
 )
 
 
@@ -44,12 +58,13 @@ class Patch:
         self.batches: list[int] = []
         self.closed = False
 
-        def process(handle: int, packets: Any, count: int, emit: Any, context: int) -> None:
+        def process(handle: int, packets: Any, count: int, sink: Any) -> None:
             self.batches.append(count)
             for i in range(count):
                 data = ctypes.string_at(packets[i].data, packets[i].len)
                 for port, frame in decide(packets[i].port, data):
-                    emit(context, port, frame, len(frame))
+                    to = sink.contents
+                    to.emit(to.ctx, port, frame, len(frame), ctypes.byref(Sum()))
 
         self._process = PROCESS(process)
         self.c_process = ctypes.cast(self._process, ctypes.c_void_p).value
