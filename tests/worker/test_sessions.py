@@ -398,6 +398,7 @@ def test_barrier(make_job: MakeJob) -> None:
     for call in [first, *rest]:
         call.result(LIMIT)
     waiting = job.pool.submit(job.workers[0].barrier, LIMIT)
+    job.until(lambda: job.office._barriers[0] > job.office._barriers[1])
     job.kill(2)
     with pytest.raises(WorkerLostError, match="rank 2 on h3"):
         waiting.result(LIMIT)
