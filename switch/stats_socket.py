@@ -62,6 +62,9 @@ class StatsSocket:
         if self._end.is_set():
             return
         self._end.set()
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waking:
+            waking.settimeout(CLIENT_S)
+            waking.connect(str(self.path))
         self._thread.join(CLIENT_S + 2 * LOOK_UP_S)
         self._socket.close()
         self.path.unlink(missing_ok=True)
