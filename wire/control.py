@@ -6,6 +6,7 @@ Namespaces share the file system, so the socket serves every host of the network
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -63,14 +64,18 @@ class ControlClient:
     `address` is the socket's path, or an http:// URL with the `token` that its controller was given.
     """
 
-    def __init__(self, address: Path | str, token: str | None = None) -> None:
+    def __init__(
+        self, address: Path | str, token: str | None = None, seconds: float = CALL_SECONDS
+    ) -> None:
+        """`seconds` limits each call, beyond the time that it is asked to wait."""
         self.where = str(address)
-        remote = self.where.startswith(("http://", "https://"))
+        self._seconds = seconds
+        self._remote = self.where.startswith(("http://", "https://"))
         self._client = httpx.Client(
-            transport=None if remote else httpx.HTTPTransport(uds=self.where),
-            base_url=self.where if remote else "http://controller",
+            transport=None if self._remote else httpx.HTTPTransport(uds=self.where),
+            base_url=self.where if self._remote else "http://controller",
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=CALL_SECONDS,
+            timeout=seconds,
             trust_env=False,  # a proxy of the environment is not for this machine's switches
         )
 
@@ -79,21 +84,18 @@ class ControlClient:
 
         Raises UnreachableControllerError, RefusedError.
         """
+        self._probe()
         asked = {name: value for name, value in query.items() if value is not None}
         try:
-            answer = self._client.request(method, path, json=body, params=asked, timeout=CALL_SECONDS + wait)
+            answer = self._client.request(method, path, json=body, params=asked, timeout=self._seconds + wait)
         except httpx.TimeoutException:
             raise UnreachableControllerError(
                 self.where,
-                f"waited {CALL_SECONDS + wait:g} s for the controller at {self.where} "
+                f"waited {self._seconds + wait:g} s for the controller at {self.where} "
                 f"to answer {method} {path}; see its log",
             ) from None
         except httpx.HTTPError as error:
-            raise UnreachableControllerError(
-                self.where,
-                f"no controller answers at {self.where} ({error}); "
-                f"is its network up? ({command('net status')})",
-            ) from error
+            raise self._unreachable(error) from error
         if answer.is_success:
             return answer.json()
         try:
@@ -103,14 +105,29 @@ class ControlClient:
             message, kind = f"{method} {path} failed: {answer.status_code} {answer.reason_phrase}", ""
         raise RefusedError(self.where, answer.status_code, kind, message)
 
+    def _probe(self) -> None:
+        """Raise UnreachableControllerError if nobody listens: httpcore would leave a refused socket open."""
+        if self._remote:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(self.where)
+            except OSError as error:
+                raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> UnreachableControllerError:
+        return UnreachableControllerError(
+            self.where,
+            f"no controller answers at {self.where} ({error}); is its network up? ({command('net status')})",
+        )
+
     def text(self, path: str) -> str:
         """Return the text of a page that is not JSON, as /metrics. Raises as `call`."""
+        self._probe()
         try:
             answer = self._client.get(path)
         except httpx.HTTPError as error:
-            raise UnreachableControllerError(
-                self.where, f"no controller answers at {self.where} ({error})"
-            ) from error
+            raise self._unreachable(error) from error
         if not answer.is_success:
             raise RefusedError(self.where, answer.status_code, "", f"GET {path} failed: {answer.status_code}")
         return answer.text
