@@ -13,7 +13,7 @@ Which fields hold these bytes is found by walking the parser over what every suc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
 from switch import ir
 
@@ -123,7 +123,7 @@ class Alike:
         if isinstance(part, ir.Payload | ir.UnionRef):
             return True
         if isinstance(part, ir.FieldRef):
-            at = sum(f.width for f in part.header.type.fields[: part.index])
+            at = part.header.type.offset(part.index)
             return self._bits_differ(part.header, at, part.field.width)
         if isinstance(part, ir.HeaderRef):
             return self._bits_differ(part, 0, part.type.max_bits)
@@ -142,7 +142,7 @@ class Alike:
         if header is None or checksum.calculation.algorithm != "csum16":
             return False
         kind, index = header.type, checksum.target.index
-        at = sum(f.width for f in kind.fields[:index])
+        at = kind.offset(index)
         if (at, kind.fields[index].width) != CSUM_AT or kind.max_bits != IPV4_BITS:
             return False
         if self._places.get(header.id) != {(False, IPV4_AT)}:
@@ -257,7 +257,7 @@ def _known(form: _Form, key: object, path: dict[int, int], at: int) -> tuple[int
     if isinstance(key, ir.FieldRef) and key.header.header is not None:
         header = key.header.header
         if header.id in path and not header.metadata:
-            before = sum(f.width for f in header.type.fields[: key.index])
+            before = header.type.offset(key.index)
             value, mask = form.bits(8 * path[header.id] + before, key.field.width)
             return _padded(value, mask, key.field.width)
     return 0, 0
@@ -281,18 +281,13 @@ def _headers(ref: ir.HeaderRef) -> tuple[ir.Header, ...]:
 
 def _parts(x: object) -> Iterator[object]:
     """Every field, header and payload that is touched inside an expression, place, calculation or operand."""
-    if isinstance(x, tuple):
-        for part in x:
-            yield from _parts(part)
-    elif isinstance(x, ir.FieldRef):
-        yield x
-        yield from _parts(x.header.index)
-    elif isinstance(x, ir.Valid | ir.ValidBit):
-        return
-    elif isinstance(x, ir.HeaderRef | ir.UnionRef | ir.Payload):
-        yield x
-    elif isinstance(x, ir.Union | ir.Stack | ir.UnionStack | ir.Header | ir.RegisterArray):
-        return
-    elif is_dataclass(x) and not isinstance(x, type):
-        for f in fields(x):
-            yield from _parts(getattr(x, f.name))
+    todo = [x]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, ir.FieldRef):
+            yield part
+            todo.append(part.header.index)
+        elif isinstance(part, ir.HeaderRef | ir.UnionRef | ir.Payload):
+            yield part
+        elif not isinstance(part, ir.Valid | ir.ValidBit):
+            todo += ir.inside(part)

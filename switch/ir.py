@@ -30,6 +30,7 @@ from switch.ir_values import (
     UnionStack,
     Valid,
     ValidBit,
+    inside,
     lookaheads,
 )
 
@@ -91,6 +92,7 @@ __all__ = [
     "ValueSet",
     "Vector",
     "Verify",
+    "inside",
     "lookaheads",
 ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 # ---- headers
@@ -40,6 +41,14 @@ class HeaderType:
     @cached_property
     def _places(self) -> dict[str, int]:
         return {f.name: i for i, f in reversed(list(enumerate(self.fields)))}
+
+    def offset(self, index: int) -> int:
+        """Bits before a field, a varbit at its longest."""
+        return self._offsets[index]
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return list(accumulate((f.width for f in self.fields), initial=0))
 
     @property
     def varbit(self) -> int | None:
@@ -296,15 +305,19 @@ def lookaheads(x: object) -> Iterator[Lookahead]:
         part = todo.pop()
         if isinstance(part, Lookahead):
             yield part
-        elif isinstance(part, tuple):
-            todo += part
         elif not (isinstance(part, HeaderRef) and part.header is not None):  # those are most, and end here
-            todo += [getattr(part, name) for name in _parts(part.__class__)]
+            todo += inside(part)
+
+
+def inside(x: Any) -> list[Any]:
+    """What a tuple, expression or other object of the IR holds; headers, stacks and arrays it only names."""
+    if isinstance(x, tuple):
+        return list(x)
+    return [getattr(x, name) for name in _attributes(x.__class__)]
 
 
 @cache
-def _parts(kind: type) -> tuple[str, ...]:
-    """Names of what an instance may hold a lookahead in."""
+def _attributes(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind) or issubclass(kind, Header | Union | Stack | UnionStack | RegisterArray):
         return ()
     return tuple(f.name for f in fields(kind))

@@ -317,14 +317,12 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
             raise invalid(
                 "p4_device_config must be the bmv2 JSON that p4c-bm2-ss writes; it does not start with '{'"
             )
-        kept = p4runtime_pb2.ForwardingPipelineConfig()
-        kept.CopyFrom(config)
         with contextlib.ExitStack() as undo:
             try:
                 view = P4InfoView(config.p4info)
                 device = self._load(text.lstrip())
                 undo.callback(device.close)
-                target = Target(kept, view, device, self._port_up)
+                target = Target(config, view, device, self._port_up)
             except RpcError:
                 raise
             except (BuildError, OSError, MemoryError) as error:
