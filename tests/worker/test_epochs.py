@@ -6,14 +6,17 @@ Packets of former epochs arrive at any time later. Every sum is compared with nu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switch.device import SwitchDevice
 from tests.worker.world import Tensors, World
+from worker import MismatchError, ResumeError, StalledError
 
 BEGINNINGS = [0, 2**32 - 20, 2**31 - 10, 2**63 - 15, 2**64 - 2**20]
 
@@ -57,6 +60,91 @@ def run(device: SwitchDevice, case: dict[str, Any]) -> None:
 @given(case=cases())
 def test_sums_are_exact_over_changes_of_epoch(device: SwitchDevice, case: dict[str, Any]) -> None:
     run(device, case)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32), n=st.integers(1, 4), window=st.integers(1, 6))
+def test_a_second_tenant_on_the_same_slots(device: SwitchDevice, seed: int, n: int, window: int) -> None:
+    """Its predecessor dies in mid-tensor, with packets under way, and has its slots and ranks' hosts."""
+    world = World(device, seed, loss=0.1, duplicate=0.2)
+    world.start(3, Tensors(seed, n, 9), n, 20, window=window, lead=1, g0=0)
+    world.run(lambda: world.steps >= 200)
+    world.jobs.remove_job(3)
+    world.start(4, Tensors(seed + 1, n, 6), n, 4, window=window, lead=1, g0=world.random.randrange(40))
+    world.run()
+
+
+def test_a_rank_says_what_it_cannot_carry_on_with(device: SwitchDevice) -> None:
+    world = World(device, 1, loss=0.0, duplicate=0.0)
+    world.start(3, Tensors(1, 1, 6), 1, 9, window=4, lead=2, g0=100)
+    world.run()
+    engine, old = world.ranks[0].engine, world.ranks[0].member
+    engine.stop("test")
+    next_chunk = engine.next_chunk
+    assert engine.first_missing == next_chunk > 120
+    new = replace(old, epoch=old.epoch + 1)
+    for g0, n, lead in (
+        (100, 1, 2),
+        (next_chunk - 9, 1, 2),
+        (next_chunk + 1, 1, 2),
+        (next_chunk, 2, 2),
+        (next_chunk, 1, 1),
+    ):
+        with pytest.raises(ResumeError, match=r"rank 0 cannot carry on.*needs a change of members"):
+            engine.resume(replace(new, g0=g0, n=n, lead=lead), 0.0)
+        assert engine.membership is old
+    engine.resume(replace(new, g0=next_chunk - 8), 0.0)
+
+
+def test_a_stopped_engine_sends_and_takes_in_nothing(device: SwitchDevice) -> None:
+    world = World(device, 1, loss=0.0, duplicate=0.0)
+    world.start(3, Tensors(2, 1, 6), 1, 9, window=4, lead=4, g0=0)
+    [rank] = world.ranks
+    rank.begin()
+    rank.poll()
+    results = world.switch.process(world.up)
+    rank.engine.stop("a resize")
+    assert not rank.engine.outstanding
+    for _port, frame in results:
+        rank.arrive(frame)
+    assert (rank.engine.first_missing, rank.engine.next_chunk, rank.engine.results_above()) == (0, 4, [])
+    assert rank.engine.missing() == [0, 1, 2, 3]
+    world.now = 100.0
+    assert len(rank.engine.poll(world.now)) == 0
+    with pytest.raises(RuntimeError, match="is under way"):
+        rank.begin()
+    rank.engine.timeout = 50.0
+    with pytest.raises(StalledError, match=r"the job is stopped \(a resize\)"):
+        rank.engine.poll(world.now)
+
+
+def test_a_mismatch_is_fetched_from_the_old_epoch(device: SwitchDevice) -> None:
+    """Rank 0 knows of it and has ended its call; rank 1 lacks the header, and must see it itself."""
+    world = World(device, 1, loss=0.0, duplicate=0.0)
+    world.start(3, Tensors(1, 2, 6), 2, 9, window=4, lead=2, g0=2**32 - 1)
+    a, b = world.ranks
+    a.engine.begin(np.zeros(64 * 9, np.int32), "sum", 0.0)
+    b.engine.begin(np.zeros(64 * 9, np.float32), "sum", 0.0)
+    a.poll()
+    b.poll()
+    for port, frame in world.switch.process(world.up):
+        if port == 1:
+            a.arrive(frame)
+    with pytest.raises(MismatchError):
+        a.engine.finish(0.0)
+    for rank in (a, b):
+        rank.engine.stop("rank 0: mismatch")
+    assert a.engine.first_missing == 2**32 + 1
+    assert b.engine.first_missing == 2**32 - 1
+    b.engine.fetch([(2**32 - 1, 2**32)], world.now)
+    world.up.clear()
+    b.poll()
+    assert len(world.up) == 2
+    for _, frame in world.switch.process(world.up):
+        b.arrive(frame)
+    assert b.engine.fetched
+    with pytest.raises(MismatchError):
+        b.engine.finish(0.0)
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ from p4src.forms import form
 from switch.device import SwitchDevice
 from tests.controller.direct import DirectSwitch
 from tests.dataplane.device_switch import DeviceSwitch
+from tests.worker.jobs import WatchedTransport
 from wire.constants import FEW_SLOTS, is_job_port
 from wire.membership import Membership
 from worker.engine import Engine
-from worker.memory import MemoryTransport
 
 SITE = SwitchSite("10.0.255.1", "02:01:0a:00:ff:01", 64, FEW_SLOTS)
 ELEMENTS = SITE.elements
@@ -118,11 +118,18 @@ class Rank:
         self.failed: set[int] = set()
         self.inbox: list[bytes] = []
         self.array: NDArray[Any] = np.zeros(0, np.int32)
-        self.transport = self.transport_of(membership)
         self.engine = Engine(membership, timeout=1e9)
+        self.enter(membership)
 
-    def transport_of(self, membership: Membership) -> MemoryTransport:
-        return MemoryTransport(membership, self, membership.rank + 1)  # type: ignore[arg-type]
+    def enter(self, membership: Membership) -> None:
+        """Use the links of an epoch, and watch the rules of it from the wire alone."""
+        self.member = membership
+        self.transport = WatchedTransport(membership, self, membership.rank + 1)  # type: ignore[arg-type]
+
+    def resume(self, membership: Membership) -> None:
+        self.engine.resume(membership, self.world.now)
+        assert len(self.engine._kept._packets) <= 2 * self.world.widest, "the keep rule's memory"
+        self.enter(membership)
 
     def send(self, frames: list[tuple[int, bytes]]) -> None:
         """The fabric's part of a MemoryTransport."""
@@ -138,7 +145,7 @@ class Rank:
         return not self.engine.running and not self.engine.stopped and self.engine.left is None
 
     def begin(self) -> None:
-        self.array = self.tensors.array(self.number, self.engine.membership.rank)
+        self.array = self.tensors.array(self.number, self.member.rank)
         self.engine.begin(self.array, "sum", self.world.now)
 
     def poll(self) -> None:
@@ -174,11 +181,14 @@ class World:
         self.ranks: list[Rank] = []
         self.calls = 0
         self.steps = 0
+        self.widest = 0
+        """The largest window of the job so far."""
 
     def start(
         self, job: int, tensors: Tensors, n: int, calls: int, *, window: int, lead: int, g0: int, t0: int = 0
     ) -> None:
         self.job, self.calls, self.tensors = job, t0 + calls, tensors
+        self.widest = window
         ports = [self.ports.take() for _ in range(n)]
         members = self.jobs.add_job(job, seats(ports), window, lead, g0=g0, t0=t0)
         self.ranks = [Rank(self, tensors, m) for m in members]
@@ -240,6 +250,7 @@ class World:
         ports = [self.ports.take() for _ in self.ranks]
         t0 = max(rank.engine.begun for rank in self.ranks)
         members = self.jobs.new_epoch(self.job, seats(ports), g0=g0, t0=t0, window=window)
+        self.widest = max(self.widest, window)
         waiting = list(self.ranks)
         # Sometimes the next change comes before all have heard of this one.
         leave_out = self.random.randrange(len(waiting)) if self.random.random() < 0.3 else 0
@@ -247,23 +258,20 @@ class World:
             self.step()
             if self.random.random() < 0.2:
                 rank = self.take(waiting)
-                m = members[rank.engine.membership.rank]
-                rank.engine.resume(m, self.now)
-                rank.transport = rank.transport_of(m)
-        self.late = [(rank, members[rank.engine.membership.rank]) for rank in waiting]
+                rank.resume(members[rank.member.rank])
+        self.late = [(rank, members[rank.member.rank]) for rank in waiting]
 
     def catch_up(self) -> None:
         """Those who were left out hear of the last epoch."""
         for rank, m in self.late:
-            rank.engine.resume(m, self.now)
-            rank.transport = rank.transport_of(m)
+            rank.resume(m)
         self.late = []
 
     late: list[tuple[Rank, Membership]] = []  # noqa: RUF012  (replaced, never changed)
 
     def lose(self, lost: int, window: int) -> None:
         """A rank dies and comes back; what cannot complete fails at all survivors."""
-        survivors = [rank for rank in self.ranks if rank.engine.membership.rank != lost]
+        survivors = [rank for rank in self.ranks if rank.member.rank != lost]
         dead = self.ranks[lost]
         dead.engine.leave("dead")
         behind = any(rank.engine._first < rank.engine._kept.end for rank in survivors)
@@ -285,6 +293,7 @@ class World:
             for rank in survivors:
                 assert not failed & rank.completed, "all survivors have a result or none has"
         ports = [self.ports.take() for _ in self.ranks]
+        self.widest = window
         members = self.jobs.new_epoch(self.job, seats(ports), g0=g0, t0=begun, window=window)
         for m, rank in zip(members, list(self.ranks), strict=True):
             new = Rank(self, self.tensors, m)
@@ -315,7 +324,7 @@ class World:
             if behind and self.steps > start + 2000:
                 return  # known from a former epoch, and in no slot any more
         for e, own in zip(engines, held, strict=True):
-            missing = anywhere - own
+            missing = set() if behind else anywhere - own
             assert all(g < e.first_missing or g in _flat(e.results_above()) for g in missing)
 
 
