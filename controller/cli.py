@@ -22,12 +22,19 @@ ROOMS = {
         "controller.controller_cli",
         "Keep a network's jobs and serve its API (net up starts one).",
     ),
+    "job": ("controller.job_cli", "Tenants' jobs: add, list, show, resize, drain, rm, events, quota."),
+    "slots": ("controller.look_cli", "The slots of a job: chunk, who has contributed, who is missing."),
+    "explain": ("controller.look_cli", "Why a job does not progress, in plain words."),
+    "top": ("controller.top", "A live table of jobs and switches."),
     "switch": ("switch.cli", "The embedded switch alone."),
     "worker": ("worker.cli", "A worker on a host."),
     "train": ("training.cli", "Train a model through the network."),
     "bench": ("bench.cli", "Benchmarks and comparisons, each prints a table."),
 }
-"""Sub-command → the module whose `app` it is, and what it does. A room without the module is absent."""
+"""Sub-command → the module whose `app` it is, and what it does. A room without the module is absent.
+
+Where the app has a command of that very name among others, it is that one.
+"""
 
 
 class Rooms(TyperGroup):
@@ -46,11 +53,20 @@ class Rooms(TyperGroup):
         module, help_text = ROOMS[cmd_name]
         if self._listing:
             return TyperCommand(cmd_name, help=help_text)
-        command = typer.main.get_command(importlib.import_module(module).app)
+        command: Any = typer.main.get_command(importlib.import_module(module).app)
+        command = getattr(command, "commands", {}).get(cmd_name, command)
         command.name = cmd_name
         # The rooms' apps may be made with typer's defaults; one program has one completion.
         command.params = [param for param in command.params if param.name not in _COMPLETION]
         return command
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a room's name, with the rooms as ROOMS has them."""
+        self._listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._listing = False
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with the rooms as ROOMS has them."""
@@ -81,7 +97,6 @@ def _print_version(wanted: bool) -> None:
 app = typer.Typer(
     cls=Rooms,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Gradients summed by the network: a testbed.",
 )

@@ -64,9 +64,7 @@ class ControlClient:
     `address` is the socket's path, or an http:// URL with the `token` that its controller was given.
     """
 
-    def __init__(
-        self, address: Path | str, token: str | None = None, seconds: float = CALL_SECONDS
-    ) -> None:
+    def __init__(self, address: Path | str, token: str | None = None, seconds: float = CALL_SECONDS) -> None:
         """`seconds` limits each call, beyond the time that it is asked to wait."""
         self.where = str(address)
         self._seconds = seconds
@@ -80,12 +78,16 @@ class ControlClient:
         )
 
     def call(self, method: str, path: str, body: Any = None, *, wait: float = 0.0, **query: Any) -> Any:
-        """Return the JSON of the answer; `wait` is how long the controller was asked to take.
+        """Return the JSON of the answer; `wait` is how long the controller was asked to take, by the body.
+
+        A GET, which has none, asks it by its query.
 
         Raises UnreachableControllerError, RefusedError.
         """
         self._probe()
         asked = {name: value for name, value in query.items() if value is not None}
+        if method == "GET" and wait:
+            asked["wait"] = wait
         try:
             answer = self._client.request(method, path, json=body, params=asked, timeout=self._seconds + wait)
         except httpx.TimeoutException:

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce job …`: tenants' jobs at a network's controller."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from controller.errors import ControllerError
+from controller.terminal import (
+    JobArgument,
+    JsonOption,
+    NetOption,
+    UrlOption,
+    bits_per_second,
+    complete_hosts,
+    complete_jobs,
+    complete_tenants,
+    host_list,
+    print_json,
+    print_table,
+    rate_words,
+    reach,
+)
+from wire.control import ControlClient, RefusedError, UnreachableControllerError
+from wire.hints import command
+
+app = typer.Typer(
+    help="Tenants' jobs: add, list, show, resize, drain, rm, events, quota, tenants.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+POLL_SECONDS = 0.3
+FOLLOW_SECONDS = 20.0
+"""How long the controller is asked to wait for an event."""
+AWAY_SECONDS = 30.0
+"""How long a controller may be away while its events are followed."""
+
+SlotsOption = Annotated[int | None, typer.Option(help="Slots of its pool, its window W.", show_default=False)]
+RateOption = Annotated[
+    str | None,
+    typer.Option(metavar="RATE", help="What its workers may send together: 200mbit, 1gbit, as tc's rates."),
+]
+
+
+class DrainTimeoutError(ControllerError):
+    """A job that has not ended in time; `job` is its name. It goes on draining."""
+
+    def __init__(self, job: str, seconds: float, waits: str) -> None:
+        super().__init__(
+            f"job {job} has not ended in {seconds:g} s: it waits for {waits}; it goes on draining "
+            f"(why: {command(f'explain {job}')}; end it at once: {command(f'job rm {job}')})"
+        )
+        self.job = job
+
+
+@app.command("add")
+def job_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The job's name.")],
+    workers: Annotated[
+        str,
+        typer.Option(
+            metavar="h1,h2,…", help="Its hosts: rank r runs on the r-th.", autocompletion=complete_hosts
+        ),
+    ],
+    slots: SlotsOption = None,
+    rate: RateOption = None,
+    tenant: Annotated[
+        str, typer.Option(help="Whose quota it counts to.", autocompletion=complete_tenants)
+    ] = "default",
+    lead: Annotated[
+        int | None,
+        typer.Option(help="Chunks that an exponent travels ahead; default: W/4.", show_default=False),
+    ] = None,
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rent slots for a job; then its workers may join."""
+    asked = {"name": name, "workers": host_list(workers), "tenant": tenant}
+    optional = {"slots": slots, "lead": lead, "rate_bps": bits_per_second(rate) if rate else None}
+    with reach(net, url) as client:
+        job = client.call(
+            "POST", "/v1/jobs", asked | {key: value for key, value in optional.items() if value is not None}
+        )
+        switch = client.call("GET", f"/v1/switches/{job['switch']}")
+    if as_json:
+        print_json({"before": None, "after": job})
+        return
+    last = job["base"] + job["slots"] - 1
+    typer.echo(
+        f"job {name}: absent -> {job['status']}; slots {job['base']} to {last} of {job['switch']} "
+        f"({switch['free'] + job['slots']} -> {switch['free']} free), workers {_hosts(job)}, "
+        f"rate {rate_words(job['rate_bps'])}"
+    )
+
+
+@app.command("list")
+def job_list(net: NetOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """List all jobs."""
+    with reach(net, url) as client:
+        jobs = client.call("GET", "/v1/jobs")
+    if as_json:
+        print_json(jobs)
+    elif not jobs:
+        typer.echo(f"there is no job; add one with: {command('job add NAME --workers h1,h2')}")
+    else:
+        heads = ("job", "status", "tenant", "workers", "hosts", "switch", "slots", "rate", "epoch")
+        print_table(heads, [_line(job) for job in jobs])
+
+
+@app.command("show")
+def job_show(
+    name: JobArgument, net: NetOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
+    """Show one job and its ranks."""
+    with reach(net, url) as client:
+        job = client.call("GET", f"/v1/jobs/{name}")
+    if as_json:
+        print_json(job)
+        return
+    last = job["base"] + job["slots"] - 1
+    typer.echo(f"job {name}: {job['status']}{', ' + job['change'] if job['change'] else ''}")
+    typer.echo(
+        f"number {job['number']}, tenant {job['tenant']}, slots {job['base']} to {last} of {job['switch']} "
+        f"(W {_wanted(job)}), lead {job['lead']}, rate {rate_words(job['rate_bps'])}"
+    )
+    typer.echo(f"epoch {job['epoch'] or 'none yet'}, from chunk {job['g0']} and all-reduce {job['t0']} on")
+    heads = ("rank", "host", "UDP port", "epoch", "all-reduces", "first missing", "next chunk", "lease left")
+    print_table(heads, [_rank_line(rank) for rank in job["ranks"]])
+
+
+@app.command("resize")
+def job_resize(
+    name: JobArgument,
+    slots: SlotsOption = None,
+    rate: RateOption = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="h1,h2,…", help="Its hosts from now on, all of them.", autocompletion=complete_hosts
+        ),
+    ] = None,
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change a job's slots, rate or workers while it runs."""
+    asked = {
+        "slots": slots,
+        "rate_bps": bits_per_second(rate) if rate else None,
+        "workers": host_list(workers) if workers else None,
+    }
+    asked = {key: value for key, value in asked.items() if value is not None}
+    if not asked:
+        raise typer.BadParameter("say what is to change: --slots, --rate or --workers")
+    with reach(net, url) as client:
+        before = client.call("GET", f"/v1/jobs/{name}")
+        after = client.call("PATCH", f"/v1/jobs/{name}", asked)
+    if as_json:
+        print_json({"before": before, "after": after})
+        return
+    changes = [
+        f"{what} {old} -> {new}"
+        for what, old, new in (
+            ("slots", before["wanted_slots"], after["wanted_slots"]),
+            ("rate", rate_words(before["rate_bps"]), rate_words(after["rate_bps"])),
+            ("workers", _hosts(before), _hosts(after)),
+        )
+        if old != new
+    ]
+    if not changes:
+        typer.echo(f"job {name}: nothing changes, it is so already")
+        return
+    later = ""
+    if after["status"] != "running" or after["slots"] != after["wanted_slots"]:
+        later = ", with its next epoch" if "slots" in asked or "workers" in asked else ""
+    typer.echo(f"job {name}: {'; '.join(changes)}{later}")
+
+
+@app.command("drain")
+def job_drain(
+    name: JobArgument,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for its end.")] = 60.0,
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a job finish the all-reduces that it has begun, and wait until it has ended."""
+    until = time.monotonic() + timeout
+    with reach(net, url) as client:
+        before = client.call("GET", f"/v1/jobs/{name}")
+        client.call("POST", f"/v1/jobs/{name}/drain", {})
+        told = ""
+        while (job := _find(client, name)) is not None and job["created"] == before["created"]:
+            here = [f"rank {rank['rank']} on {rank['host']}" for rank in job["ranks"] if rank["joined"]]
+            waits = ", ".join(here) or "its entries to be withdrawn"
+            if waits != told and not as_json:
+                typer.echo(f"job {name}: {job['status']}, waits for {waits}")
+            told = waits
+            if time.monotonic() > until:
+                raise DrainTimeoutError(name, timeout, waits)
+            time.sleep(POLL_SECONDS)
+    if as_json:
+        print_json({"before": before, "after": None})
+    else:
+        typer.echo(f"job {name}: {before['status']} -> ended, {before['slots']} slots are free again")
+
+
+@app.command("rm")
+def job_rm(
+    name: JobArgument, net: NetOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
+    """End a job at once; its workers are told."""
+    with reach(net, url) as client:
+        before = client.call("GET", f"/v1/jobs/{name}")
+        client.call("DELETE", f"/v1/jobs/{name}")
+    if as_json:
+        print_json({"before": before, "after": None})
+    else:
+        typer.echo(f"job {name}: {before['status']} -> removed, {before['slots']} slots are free again")
+
+
+@app.command("events")
+def job_events(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Of this job alone.", autocompletion=complete_jobs, show_default=False
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those to come.")] = False,
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")
+    ] = False,
+) -> None:
+    """Show what happened, oldest first."""
+    with reach(net, url) as client:
+        found = client.call("GET", "/v1/events", job=name)
+        if as_json and not follow:
+            print_json(found)
+            return
+        for event in _following(client, found, name) if follow else found:
+            typer.echo(json.dumps(event) if as_json else _event_line(event))
+        if not found and not follow:
+            typer.echo(f"nothing has happened{f' to job {name}' if name else ''} yet", err=True)
+
+
+def _following(
+    client: ControlClient, found: list[dict[str, Any]], job: str | None
+) -> Iterator[dict[str, Any]]:
+    """Yield events, and those that come; a controller may be away for AWAY_SECONDS."""
+    after, heard = 0, time.monotonic()
+    while True:
+        for event in found:
+            after = event["id"]
+            yield event
+        try:
+            found = client.call("GET", "/v1/events", wait=FOLLOW_SECONDS, after=after, job=job)
+            heard = time.monotonic()
+        except UnreachableControllerError:
+            if time.monotonic() - heard > AWAY_SECONDS:
+                raise
+            found = []
+            time.sleep(POLL_SECONDS)
+
+
+@app.command("quota")
+def job_quota(
+    tenant: Annotated[
+        str, typer.Argument(metavar="TENANT", help="The tenant.", autocompletion=complete_tenants)
+    ],
+    slots: Annotated[str, typer.Argument(metavar="SLOTS", help="How many slots it may have, or none.")],
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set how many slots a tenant's jobs may have together; what they have stays."""
+    if slots != "none" and not slots.isdecimal():
+        raise typer.BadParameter(f"SLOTS is a number, or none for no limit, not {slots}")
+    with reach(net, url) as client:
+        before = _tenant(client.call("GET", "/v1/tenants"), tenant)
+        quota = None if slots == "none" else int(slots)
+        after = _tenant(client.call("PUT", f"/v1/tenants/{tenant}", {"quota": quota}), tenant)
+    if as_json:
+        print_json({"before": before, "after": after})
+        return
+    old, new = (_limit(each) for each in (before, after))
+    typer.echo(f"tenant {tenant}: quota {old} -> {new} slots, {after['used']} in use")
+
+
+@app.command("tenants")
+def job_tenants(net: NetOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+    """List tenants with their quotas."""
+    with reach(net, url) as client:
+        found = client.call("GET", "/v1/tenants")
+    if as_json:
+        print_json(found)
+    elif not found:
+        typer.echo("there is no tenant yet")
+    else:
+        print_table(("tenant", "quota", "slots in use"), [(t["name"], _limit(t), t["used"]) for t in found])
+
+
+def _find(client: ControlClient, name: str) -> dict[str, Any] | None:
+    try:
+        job: dict[str, Any] = client.call("GET", f"/v1/jobs/{name}")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return None
+    return job
+
+
+def _tenant(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next((each for each in found if each["name"] == name), {"name": name, "quota": None, "used": 0})
+
+
+def _limit(tenant: dict[str, Any]) -> str:
+    return "none" if tenant["quota"] is None else str(tenant["quota"])
+
+
+def _hosts(job: dict[str, Any]) -> str:
+    return ", ".join(rank["host"] for rank in job["ranks"])
+
+
+def _wanted(job: dict[str, Any]) -> str:
+    if job["slots"] == job["wanted_slots"]:
+        return str(job["slots"])
+    return f"{job['slots']}, {job['wanted_slots']} with its next epoch"
+
+
+def _line(job: dict[str, Any]) -> tuple[object, ...]:
+    there = sum(rank["joined"] for rank in job["ranks"])
+    return (
+        job["name"],
+        job["status"],
+        job["tenant"],
+        f"{there} of {len(job['ranks'])}",
+        _hosts(job),
+        job["switch"],
+        _wanted(job),
+        rate_words(job["rate_bps"]),
+        job["epoch"] or "",
+    )
+
+
+def _rank_line(rank: dict[str, Any]) -> tuple[object, ...]:
+    if not rank["joined"]:
+        return rank["rank"], rank["host"], "absent", "", "", "", "", ""
+    told = [rank[key] for key in ("udp_port", "epoch", "begun", "first_missing", "next_chunk")]
+    return rank["rank"], rank["host"], *told, f"{rank['lease_left']:.1f} s"
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+    job = f"{event['job']}: " if event["job"] else ""
+    return f"{when}  {event['kind']:<10}  {job}{event['text']}"
