@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce top`: jobs and switches, live.
+
+Rates come from two readings of /metrics; of a rank's progress the controller knows what its worker told last,
+some seconds ago at most.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from controller.terminal import PIPE_WIDTH, NetOption, UrlOption, reach
+from wire.control import ControlClient
+
+app = typer.Typer(add_completion=False)
+
+INTERVAL_SECONDS = 1.0
+REPEATED = ("duplicate", "replayed", "stale")
+"""Verdicts of packets that a worker had sent before."""
+
+Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the controller told at one time."""
+
+    at: float
+    network: dict[str, Any]
+    jobs: list[dict[str, Any]]
+    samples: Mapping[str, Mapping[Labels, float]]
+    """By name of a counter and labels."""
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Return the sum of a counter over all samples that have these labels."""
+        wanted = labels.items()
+        return sum(value for key, value in self.samples.get(name, {}).items() if wanted <= set(key))
+
+
+def read(client: ControlClient) -> Reading:
+    """Ask a controller. Raises ControlError."""
+    network, jobs = client.call("GET", "/v1/network"), client.call("GET", "/v1/jobs")
+    text, at = client.text("/metrics"), time.monotonic()
+    samples: dict[str, dict[Labels, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return Reading(at, network, jobs, samples)
+
+
+def job_rows(before: Reading, now: Reading) -> list[tuple[str, ...]]:
+    """Return the rows of JOB_HEADS, one a rank; a job's own columns are in its first."""
+    rows: list[tuple[str, ...]] = []
+    for job in now.jobs:
+        name = job["name"]
+        most = max((rank["first_missing"] for rank in job["ranks"] if rank["joined"]), default=0)
+        own: tuple[str, ...] = (name, job["status"], str(job["epoch"] or ""), str(job["slots"]))
+        for rank in job["ranks"]:
+            labels = {"job": name, "rank": str(rank["rank"])}
+            progress = ("absent", "", "")
+            if rank["joined"]:
+                first = rank["first_missing"]
+                progress = (str(rank["begun"]), str(first), str(most - first))
+            goodput = _rate(before, now, "p4reduce_worker_goodput_bytes_total", **labels)
+            packets = _more(before, now, "p4reduce_worker_packets_total", **labels)
+            again = sum(
+                _more(before, now, "p4reduce_worker_packets_total", **labels, verdict=v) for v in REPEATED
+            )
+            share = f"{100 * again / packets:.1f} %" if packets else ""
+            rows.append(
+                (*own, f"{rank['rank']} {rank['host']}", *progress, f"{8 * goodput / 1e6:.1f} Mbit/s", share)
+            )
+            own = ("", "", "", "")
+        refused = _rate(before, now, "p4reduce_job_refused_packets_total", job=name)
+        rows[-len(job["ranks"])] += (f"{refused:.0f}",)
+    return rows
+
+
+JOB_HEADS = (
+    "job",
+    "status",
+    "epoch",
+    "slots",
+    "rank",
+    "begun",
+    "first missing",
+    "lag",
+    "goodput",
+    "sent again",
+    "refused/s",
+)
+SWITCH_HEADS = ("switch", "state", "slots", "free", "largest run", "refused/s", "lost/s")
+
+
+def switch_rows(before: Reading, now: Reading) -> list[tuple[str, ...]]:
+    """Return the rows of SWITCH_HEADS."""
+    return [
+        (
+            switch["name"],
+            "in line" if switch["in_line"] else "not reached",
+            *(str(switch[key]) for key in ("slots", "free", "largest_run")),
+            f"{_rate(before, now, 'p4reduce_switch_port_refused_packets_total', switch=switch['name']):.0f}",
+            f"{_rate(before, now, 'p4reduce_switch_port_lost_packets_total', switch=switch['name']):.0f}",
+        )
+        for switch in now.network["switches"]
+    ]
+
+
+def _more(before: Reading, now: Reading, name: str, **labels: str) -> float:
+    return max(0.0, now.sum(name, **labels) - before.sum(name, **labels))
+
+
+def _rate(before: Reading, now: Reading, name: str, **labels: str) -> float:
+    return _more(before, now, name, **labels) / max(1e-9, now.at - before.at)
+
+
+def picture(before: Reading, now: Reading) -> Group:
+    """Return both tables."""
+    jobs = Table(*JOB_HEADS, title=f"jobs of network {now.network['name']}", title_justify="left")
+    for row in job_rows(before, now):
+        jobs.add_row(*row)
+    switches = Table(*SWITCH_HEADS, title="switches", title_justify="left")
+    for row in switch_rows(before, now):
+        switches.add_row(*row)
+    return Group(jobs, switches)
+
+
+@app.command("top")
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as into a pipe.")] = False,
+    net: NetOption = None,
+    url: UrlOption = None,
+) -> None:
+    """Show jobs and switches, live; q or Ctrl-C ends it."""
+    with reach(net, url) as client:
+        before = read(client)
+        if once or not sys.stdout.isatty():
+            time.sleep(INTERVAL_SECONDS)
+            width = None if sys.stdout.isatty() else PIPE_WIDTH
+            Console(width=width, markup=False, highlight=False).print(picture(before, read(client)))
+            return
+        with _keys() as key, Live(picture(before, before), screen=True, auto_refresh=False) as live:
+            try:
+                while key(INTERVAL_SECONDS) != "q":
+                    now = read(client)
+                    live.update(picture(before, now), refresh=True)
+                    before = now
+            except KeyboardInterrupt:
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """Give a function that waits for a key so many seconds at most; without a keyboard it only waits."""
+    if not sys.stdin.isatty():
+        yield time.sleep
+        return
+    file = sys.stdin.fileno()
+    kept = termios.tcgetattr(file)
+
+    def key(seconds: float) -> str:
+        ready, _, _ = select.select([file], [], [], seconds)
+        return os.read(file, 1).decode(errors="replace") if ready else ""
+
+    try:
+        tty.setcbreak(file)
+        yield key
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, kept)
