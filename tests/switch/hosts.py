@@ -13,7 +13,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.switch.veth import ETH_P_ALL, LIMIT, PACKET_IGNORE_OUTGOING, SO_RCVBUFFORCE, SOL_PACKET, ip
+from tests.switch.veth import (
+    ETH_P_ALL,
+    LIMIT,
+    PACKET_IGNORE_OUTGOING,
+    SO_RCVBUFFORCE,
+    SOL_PACKET,
+    ip,
+    wait_up,
+)
 
 CLONE_NEWNET = 0x40000000
 UDP_SEGMENT, UDP_GRO, SOL_UDP = 103, 104, 17
@@ -39,6 +47,8 @@ class Host:
             Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         ip("link", "set", self.port, "mtu", str(mtu), "up")
         self.ip("link", "set", "eth0", "address", self.mac, "mtu", str(mtu), "up")
+        wait_up(self.port)
+        wait_up("eth0", "-netns", self.name)
         self.ip("address", "add", f"{self.address}/24", "dev", "eth0")
 
     def knows(self, other: Host) -> None:

@@ -28,6 +28,21 @@ def exists(name: str) -> bool:
     return Path("/sys/class/net", name).exists()
 
 
+def wait_up(name: str, *before: str) -> None:
+    """Wait until a link takes frames: without a queueing discipline it drops them, and says nothing.
+
+    `before` goes between `ip` and its command.
+    """
+    end = time.monotonic() + LIMIT
+    while True:
+        command = ["ip", *before, "link", "show", name]
+        shown = subprocess.run(command, check=True, timeout=LIMIT, capture_output=True)
+        if b"state UP" in shown.stdout and b"qdisc noop " not in shown.stdout:
+            return
+        assert time.monotonic() < end, f"{name} does not come up within {LIMIT:g} s: {shown.stdout.decode()}"
+        time.sleep(0.01)
+
+
 class Link:
     """A veth pair; `port` is the switch's end, `host` ours, with a raw socket on it."""
 
@@ -40,6 +55,8 @@ class Link:
             # The kernel's own IPv6 packets would get between ours.
             Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
             ip("link", "set", name, "mtu", "2000", "up")
+        for name in (self.port, self.host):
+            wait_up(name)
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
         self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
