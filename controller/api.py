@@ -37,6 +37,7 @@ from controller.requests import (
     Barrier,
     JobChange,
     Join,
+    Name,
     NewJob,
     PortFaults,
     RequestError,
@@ -206,7 +207,9 @@ def _network(app: FastAPI, controller: Controller) -> None:
 
     @app.get("/v1/events", tags=["network"])
     async def events(
-        after: int = 0, job: str | None = None, wait: float = Query(0.0, ge=0, le=60)
+        after: int = Query(0, ge=0, lt=1 << 63),
+        job: str | None = None,
+        wait: float = Query(0.0, ge=0, le=60),
     ) -> list[dict[str, Any]]:
         """Events after the one with that id, oldest first; waits so long for a first one."""
         until = time.monotonic() + wait
@@ -223,7 +226,7 @@ def _network(app: FastAPI, controller: Controller) -> None:
         return views.tenants(controller)
 
     @app.put("/v1/tenants/{name}", tags=["network"])
-    async def set_quota(name: str, asked: Tenant) -> list[dict[str, Any]]:
+    async def set_quota(name: Name, asked: Tenant) -> list[dict[str, Any]]:
         """Set how many slots a tenant may have."""
         controller.set_quota(name, asked.quota)
         return views.tenants(controller)

@@ -12,6 +12,7 @@ import typer
 
 from controller.errors import ControllerError
 from controller.terminal import (
+    CommandError,
     JobArgument,
     JsonOption,
     NetOption,
@@ -158,7 +159,7 @@ def job_resize(
     }
     asked = {key: value for key, value in asked.items() if value is not None}
     if not asked:
-        raise typer.BadParameter("say what is to change: --slots, --rate or --workers")
+        raise CommandError(f"job resize {name}", "say what is to change: --slots, --rate or --workers")
     with reach(net, url) as client:
         before = client.call("GET", f"/v1/jobs/{name}")
         after = client.call("PATCH", f"/v1/jobs/{name}", asked)
@@ -284,7 +285,7 @@ def job_quota(
 ) -> None:
     """Set how many slots a tenant's jobs may have together; what they have stays."""
     if slots != "none" and not slots.isdecimal():
-        raise typer.BadParameter(f"SLOTS is a number, or none for no limit, not {slots}")
+        raise CommandError(f"SLOTS {slots}", "is a number, or none for no limit")
     with reach(net, url) as client:
         before = _tenant(client.call("GET", "/v1/tenants"), tenant)
         quota = None if slots == "none" else int(slots)
@@ -293,7 +294,7 @@ def job_quota(
         print_json({"before": before, "after": after})
         return
     old, new = (_limit(each) for each in (before, after))
-    typer.echo(f"tenant {tenant}: quota {old} -> {new} slots, {after['used']} in use")
+    typer.echo(f"tenant {tenant}: quota of slots {old} -> {new}, {after['used']} in use")
 
 
 @app.command("tenants")

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from controller.errors import ControllerError
 from wire.constants import MAX_WORKERS
 
-NAME = r"^[a-z0-9][a-z0-9_-]{0,30}$"
-Name = Annotated[str, Field(pattern=NAME, description="a-z, 0-9, - and _, at most 31 of them")]
+NAME = r"[a-z0-9][a-z0-9_-]{0,30}"
+
+
+def _named(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        words = "a name has 1 to 31 of a-z, 0-9, - and _, a letter or digit first"
+        raise PydanticCustomError("name", words)
+    return name
+
+
+Name = Annotated[str, AfterValidator(_named), Field(description="1 to 31 of a-z, 0-9, - and _")]
 Slots = Annotated[int, Field(ge=1, le=1 << 15, description="the job's window, W")]
 Rate = Annotated[int, Field(ge=8_000, le=1_000_000_000_000, description="bits of frames a second")]
 Hosts = Annotated[

@@ -233,6 +233,7 @@ class Controller:
         _check_hosts(new.name, new.workers)
         link = self._link_of(new.workers)
         slots = new.slots or self.record.window
+        self._check_slots(new.name, slots)
         lead = default_lead(slots) if new.lead is None else new.lead
         if lead > slots:
             raise RequestError(new.name, f"the lead of job {new.name} is 1..{slots}, its window, not {lead}")
@@ -281,6 +282,7 @@ class Controller:
                 name, f"the workers of job {name} hang on switch {job.link.name}: others cannot join"
             )
         slots = asked.slots or job.slots
+        self._check_slots(name, slots)
         if job.lead > slots:
             raise RequestError(
                 name,
@@ -379,6 +381,11 @@ class Controller:
     def used_slots(self, tenant: str) -> int:
         """Return the slots that a tenant's jobs have asked for."""
         return sum(job.slots for job in self._jobs.values() if job.tenant == tenant)
+
+    def _check_slots(self, name: str, slots: int) -> None:
+        most = self.record.slots
+        if slots > most:
+            raise RequestError(name, f"job {name} cannot have {slots} slots: a switch here has {most} in all")
 
     def _check_quota(self, tenant: str, slots: int, job: LiveJob | None) -> None:
         quota = self.store.tenants().get(tenant)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A controller that serves, in threads of this process: the API on sockets, the embedded switch behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+
+from controller.api import make_api
+from controller.epochs import EpochStore
+from controller.service import Controller
+from controller.store import Store
+from controller.switches import SwitchLink
+from tests.controller.served import Served
+from topologies.record import NetRecord, new_record, with_switch
+from topologies.spec import star
+from wire.control import SOCKET, ControlClient
+from wire.membership import Membership
+from worker import Worker
+from worker.memory import MemoryFabric, MemoryTransport
+
+NET = "t"
+TOKEN = "open sesame"
+LIMIT_S = 20.0
+T = TypeVar("T")
+
+
+class Office:
+    """Network NET below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
+
+    def __init__(self, root: Path, served: Served, hosts: int = 5, lease: float = 10.0) -> None:
+        self.served = served
+        record = new_record(
+            NET, star(hosts), target="embedded", elements=64, slots=1024, root=root, interfaces=root
+        )
+        record.directory.mkdir()
+        self.record: NetRecord = with_switch(record, "s1", grpc=served.address)
+        self.socket = self.record.directory / SOCKET
+        self.controller: Controller
+        self.fabric = MemoryFabric(served.process)
+        self.url = ""
+        self._lease = lease
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
+
+    async def _serve(self) -> None:
+        path = self.record.directory / "controller.db"
+        epochs, store = EpochStore(path), Store(path)
+        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")], self._lease)
+        await self.controller.start()
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(str(self.socket))
+        remote = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{remote.getsockname()[1]}"
+        config = uvicorn.Config(
+            make_api(self.controller, TOKEN), lifespan="off", log_config=None, timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._loop.call_later(0.1, self._ready.set)
+        try:
+            await self._server.serve(sockets=[local, remote])
+        finally:
+            await self.controller.stop()
+            store.close()
+            local.close()
+            remote.close()
+
+    def __enter__(self) -> Office:
+        self._thread.start()
+        assert self._ready.wait(LIMIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(LIMIT_S)
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something where the controller runs."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+
+    @contextmanager
+    def client(self) -> Iterator[ControlClient]:
+        with ControlClient(self.socket) as client:
+            yield client
+
+    def add(self, name: str, ports: list[int], **fields: Any) -> list[Member]:
+        """Add a job of one worker a host from h1 on, and let them all join with these UDP ports."""
+        with self.client() as client:
+            hosts = [f"h{rank + 1}" for rank in range(len(ports))]
+            client.call("POST", "/v1/jobs", {"name": name, "workers": hosts, **fields})
+            members = [Member(self, name, rank, port) for rank, port in enumerate(ports)]
+            for member in members:
+                member.join(client)
+            for member in members:
+                member.enter(client)
+            for member in members:
+                member.tell(client)
+        return members
+
+
+class Member:
+    """A worker by hand: it says what its engine is only when it is told to."""
+
+    def __init__(self, office: Office, job: str, rank: int, port: int) -> None:
+        self.office, self.job, self.rank, self.port = office, job, rank, port
+        self.ip = f"10.0.0.{rank + 1}"
+        self.sid = ""
+        self.worker: Worker
+
+    def join(self, client: ControlClient) -> None:
+        told = client.call(
+            "POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", {"ip": self.ip, "udp_port": self.port}
+        )
+        self.sid = told["session"]
+
+    def enter(self, client: ControlClient) -> None:
+        told = client.call(
+            "POST", f"/v1/sessions/{self.sid}/sync", {"udp_port": self.port, "wait": 5.0}, wait=5.0
+        )
+        assert told["do"] == "go", told
+        membership = Membership(**told["membership"])
+        transport = MemoryTransport(membership, self.office.fabric, self.rank + 1)
+        self.worker = Worker(membership, transport, timeout=30.0)
+
+    def tell(self, client: ControlClient, **fields: Any) -> dict[str, Any]:
+        engine = self.worker.engine
+        status = {
+            "epoch": engine.membership.epoch,
+            "begun": engine.begun,
+            "next_chunk": engine.next_chunk,
+            "first_missing": engine.first_missing,
+        }
+        told: dict[str, Any] = client.call("POST", f"/v1/sessions/{self.sid}/sync", status | fields)
+        return told
