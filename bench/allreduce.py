@@ -4,23 +4,17 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from controller.epochs import EpochStore
-from controller.p4runtime import SwitchClient
-from controller.program import Program
-from controller.setup import connect, job_controller, seat
+from topologies import jobs
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
-from topologies.targets import targets
-from wire.verdicts import Verdict
 
 from .errors import BenchError
 
-JOB = 0
 REPEATS = 5
 DTYPES = ("float32", "int32")
 DEFAULT_BYTES = {"embedded": 4 << 20, "bmv2": 256 << 10}
@@ -74,47 +68,29 @@ def measure(
     """All-reduce arrays of `nbytes` over these hosts of a running network; rank r is on hosts[r].
 
     `say` is told the steps, and what the network's fault table did meanwhile; `progress` the share that is
-    done. Raises RankError (also for a wrong sum), BenchError, and the
-    errors of the controller.
+    done. Raises RankError (also for a wrong sum), BenchError and ControlError.
     """
     size = nbytes // 4
     plan = json.dumps({"dtypes": dtypes, "size": size, "repeats": REPEATS, "target": record.target})
-    arguments = [["--ip", record.host(host).ip, "--plan", plan] for host in hosts]
+    name = f"bench-{os.getpid()}"
+    common = ["--net", record.name, "--job", name, "--plan", plan]
+    arguments = [[*common, "--rank", str(rank)] for rank in range(len(hosts))]
     heard: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
     total, done = len(dtypes) * REPEATS * len(hosts), 0
+    ends = jobs.switch_ends(record, hosts)
     say(f"network {record.name}, {record.target}: starting {len(hosts)} workers")
-    with (
-        connect(record, record.switches[0].name) as client,
-        Ranks(record, hosts, "bench.rank", arguments) as ranks,
-    ):
-        faults_before = _faults(record, client)
-        jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
-        seats = [seat(record, host, port) for host, port in zip(hosts, ranks.ports(), strict=True)]
-        members = jobs.add_job(JOB, seats, targets()[record.target].default_window)
-        try:
-            for rank, membership in enumerate(members):
-                ranks.tell(rank, membership.to_json())
+    with jobs.control_of(record) as control:
+        before = jobs.faulted(control, ends)
+        with jobs.job(control, name, hosts), Ranks(record, hosts, "bench.rank", arguments) as ranks:
             for rank, message in ranks.heard(SILENCE_LIMIT_S + nbytes / SLOWEST_BYTES_PER_S):
                 heard.setdefault((message["dtype"], message["repeat"]), {})[rank] = message
                 done += 1
                 progress(done / total)
-        finally:
-            jobs.remove_job(JOB)
-        faulted = _faults(record, client) - faults_before
+        faulted = jobs.faulted(control, ends) - before
     if faulted:
-        counts = ", ".join(f"{n:,} {verdict.name.split('_')[1].lower()}" for verdict, n in faulted.items())
+        counts = ", ".join(f"{packets:,} {what}" for what, packets in faulted.items())
         say(f"network {record.name} has faults set: {counts} packets meanwhile")
     return [_cell(record, hosts, dtype, 4 * size, heard) for dtype in dtypes]
-
-
-def _faults(record: NetRecord, client: SwitchClient) -> Counter[Verdict]:
-    """Return the packets that the switch's fault tables have dropped, duplicated or corrupted so far."""
-    program, ports = Program(client.p4info), record.peers(record.switches[0].name)
-    found: Counter[Verdict] = Counter()
-    for faults in (program.ingress_faults, program.egress_faults):
-        for counts in faults.injected(client, ports).values():
-            found.update({verdict: packets for verdict, (packets, _) in counts.items()})
-    return found
 
 
 def _cell(

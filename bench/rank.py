@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.child import join, main, say
-from worker.udp import UdpTransport
-from worker.worker import Worker
+from worker.child import main, say
+from worker.join import join
 
 from .errors import WrongSumError
 
@@ -50,18 +49,20 @@ def is_sum(result: NDArray[Any], dtype: str, n: int) -> bool:
 def run() -> None:
     """Reduce as often as the parent wants: for each dtype a warm-up, then the timed ones, all verified."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ip", required=True)
+    parser.add_argument("--net", required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--plan", required=True, help="JSON: dtypes, size, repeats, target")
     given = parser.parse_args()
     plan = json.loads(given.plan)
 
-    membership, sock = join(given.ip)
     barrier = np.zeros(1, np.int32)
-    with Worker(membership, UdpTransport(membership, sock)) as worker:
+    with join(given.job, given.rank, net=given.net) as worker:
+        n = worker.membership.n
         for dtype in plan["dtypes"]:
-            mine = data(dtype, membership.rank, plan["size"])
+            mine = data(dtype, given.rank, plan["size"])
             first = worker.all_reduce(mine)
-            if not is_sum(first, dtype, membership.n):
+            if not is_sum(first, dtype, n):
                 raise WrongSumError(plan["target"], f"an all-reduce of {dtype} differs from numpy's sum")
             for repeat in range(plan["repeats"]):
                 # Nobody's clock starts while another rank still compares.

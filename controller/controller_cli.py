@@ -39,11 +39,11 @@ def controller(
     """
     import asyncio
 
-    from controller.daemon import DaemonError, serve
+    from controller.daemon import DaemonError, serve, wait_built
     from topologies.record import load_default
     from wire.constants import RUN_ROOT
 
-    record = load_default(net, root or RUN_ROOT)
+    record = wait_built(load_default(net, root or RUN_ROOT))
     address: tuple[str, int] | None = None
     token: str | None = None
     if listen is not None:

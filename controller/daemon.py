@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +22,8 @@ from controller.errors import ControllerError, SwitchClientError
 from controller.service import Controller
 from controller.store import Store
 from controller.switches import SwitchLink
-from topologies.record import NetRecord
+from topologies.errors import RecordError
+from topologies.record import NetRecord, load
 from wire.control import SOCKET
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,11 @@ STATE = "controller.db"
 LOCK = "controller.lock"
 LOOK_SECONDS = 0.2
 """How often a backup looks whether the one before it has ended."""
+BUILD_SECONDS = 120.0
+"""How long a network may take until its switches serve P4Runtime."""
+BUILD_LOOK_SECONDS = 0.05
+GONE_LOOK_SECONDS = 1.0
+"""How often it is looked whether the network is still there."""
 SHUTDOWN_SECONDS = 2
 """How long calls under way may take when the daemon ends."""
 BACKLOG = 1024
@@ -43,6 +50,39 @@ class DaemonError(ControllerError):
         self.what = what
 
 
+def wait_built(record: NetRecord) -> NetRecord:
+    """Wait until all switches of a network that is being built have an address; return its record then.
+
+    Raises RecordError when it goes away, DaemonError when it crashed or takes longer than BUILD_SECONDS.
+    """
+    limit = time.monotonic() + BUILD_SECONDS
+    while any(switch.grpc is None for switch in record.switches):
+        if not record.owner.alive():
+            raise DaemonError(record.name, "the network crashed while it was being built: take it down")
+        if time.monotonic() > limit:
+            raise DaemonError(
+                record.name, f"waited {BUILD_SECONDS:g} s for its switches: see {record.directory}/daemon.log"
+            )
+        time.sleep(BUILD_LOOK_SECONDS)
+        record = load(record.name, record.root)
+    return record
+
+
+async def _end_with(record: NetRecord, stop: asyncio.Event) -> None:
+    """Stop when the network has been taken down: a backup must not take over what is no more."""
+    while not _gone(record):
+        await asyncio.sleep(GONE_LOOK_SECONDS)
+    log.info("network %s has been taken down", record.name)
+    stop.set()
+
+
+def _gone(record: NetRecord) -> bool:
+    try:
+        return load(record.name, record.root).owner != record.owner
+    except RecordError:
+        return not (record.directory / "net.json").exists()
+
+
 async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | None, lease: float) -> None:
     """Keep a network's jobs until SIGTERM or SIGINT; before that as a backup while another controller does.
 
@@ -53,6 +93,7 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with ExitStack() as stack:
+        stack.callback(asyncio.create_task(_end_with(record, stop)).cancel)
         lock = os.open(record.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, lock)
         links = [SwitchLink(record, switch.name) for switch in record.switches]

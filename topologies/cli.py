@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from topologies import record as records
-from topologies.record import NetRecord
+from topologies.record import CONTROLLER, NetRecord
 from wire.errors import P4ReduceError
 from wire.hints import command
 
@@ -103,14 +103,14 @@ def net_status(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "network", "state", "target", "hosts", "switch", "address", "P4Runtime", "elements", "slots"
-    )
+    heads = ("network", "state", "controller", "target", "hosts", "switch", "address", "P4Runtime")
+    table = Table(*heads, "elements", "slots")
     for record in found:
         for switch in record.switches:
             table.add_row(
                 record.name,
                 _state(record),
+                _controller(record),
                 record.target,
                 str(len(record.hosts)),
                 switch.name,
@@ -127,6 +127,8 @@ def net_status(
                 f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
                 f"clean up with: {command(f'net down --net {record.name}')}"
             )
+        if record.restarting():
+            typer.echo(f"{record.name}: {', '.join(record.restarting())} ended and will be started again")
     _raise_all(failures)
 
 
@@ -167,9 +169,24 @@ def _span(record: NetRecord) -> str:
 def _state(record: NetRecord) -> str:
     if not record.owner.alive():
         return "crashed"
-    return "broken" if record.dead() else record.state
+    if record.dead():
+        return "broken"
+    return "restarting" if record.restarting() else record.state
+
+
+def _controller(record: NetRecord) -> str:
+    if CONTROLLER in record.given_up:
+        return "given up"
+    return "running" if record.controller is not None and record.controller.alive() else "not running"
 
 
 def _summary(record: NetRecord) -> dict[str, Any]:
     tree: dict[str, Any] = json.loads(record.to_json())
-    return {**tree, "state": _state(record), "dead": record.dead(), "directory": str(record.directory)}
+    dead, restarting = record.dead(), record.restarting()
+    return {
+        **tree,
+        "state": _state(record),
+        "dead": dead,
+        "restarting": restarting,
+        "directory": str(record.directory),
+    }

@@ -3,7 +3,8 @@
 
 Mininet's hosts live as long as the process that made them, so each network has one of these, apart from
 the command that asked for it. It takes over the record NAME in ROOT, builds the network, writes one JSON
-line to the pipe FD (`{}` or `{"error": text}`), and keeps the network until SIGTERM.
+line to the pipe FD (`{}` or `{"error": text}`), and keeps the network until SIGTERM: a controller or a switch
+that ends is started again.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from topologies import record as records
 from topologies.record import NetRecord, Process
+from topologies.supervise import Keeper
 from topologies.targets import choose
 
 log = logging.getLogger(__name__)
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.1
 
 
 class _Stopped(BaseException):
@@ -51,14 +54,11 @@ def serve(record: NetRecord, report: int) -> int:
     try:
         network.build()
         building = False
-        replace(network.record, state="up").save()
+        network.note(replace(network.record, state="up"))
         _tell(report, {})
-        reported: set[str] = set()
+        keeper = Keeper(network.kept(), network.give_up)
         while not stop.wait(_LOOK_EVERY_S):
-            for name, code in network.ended_switches().items():
-                if name not in reported:
-                    log.error("the switch %s ended with %d", name, code)
-                    reported.add(name)
+            keeper.look(time.monotonic())
     except _Stopped:
         _tell(report, {"error": "stopped while it was being built"})
     except (Exception, SystemExit) as error:

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from p4src.compile import out_of_date
 from topologies import preflight, processes
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError, SpecError
-from topologies.record import NetRecord
+from topologies.record import CONTROLLER_LOG, NetRecord
 from topologies.spec import NetworkSpec
 from topologies.targets import choose
 from wire.constants import ELEMENT_CHOICES, RUN_ROOT
@@ -26,7 +27,8 @@ from wire.constants import ELEMENT_CHOICES, RUN_ROOT
 BUILD_LIMIT_S = 120.0
 DOWN_LIMIT_S = 30.0
 SELF_TEST_LIMIT_S = 10.0
-_LOG_LINES = 12
+CONTROLLER_LIMIT_S = 60.0
+_ASK_EVERY_S = 0.05
 
 Say = Callable[[str], None]
 
@@ -43,15 +45,16 @@ def up(
     elements: int = 256,
     pcap: Path | None = None,
     super_packets: bool = True,
+    lease: float | None = None,
     root: Path = RUN_ROOT,
     say: Say = _quiet,
 ) -> NetRecord:
-    """Bring a network up, load its P4 program, verify it with a packet; return its record.
+    """Bring a network up with its controller, verify it with a packet; return its record.
 
     `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per interface and
     direction, `say` gets a line about each step. Without `super_packets` every packet travels alone and
-    whole, as always with bmv2. Whatever fails, nothing is left running: a subclass of P4ReduceError says what
-    and where the logs are.
+    whole, as always with bmv2. `lease` is the controller's: seconds after which a silent worker is lost.
+    Whatever fails, nothing is left running: a subclass of P4ReduceError says what and where the logs are.
     """
     if elements not in ELEMENT_CHOICES:
         choices = " or ".join(map(str, ELEMENT_CHOICES))
@@ -82,21 +85,18 @@ def up(
         replicas=chosen.replicas,
         pcap=None if pcap is None else str(pcap),
         super_packets=super_packets and chosen.super_packets,
+        lease=lease,
         root=root,
     )
     record.claim()
     try:
         say(f"building {_count(spec)}, switch target {chosen.name}")
         _start_daemon(record)
-        record = records.load(name, root)
         say(f"loading the P4 program ({record.elements} elements, {record.slots} slots)")
-        # Imported here, since gRPC takes its time and `net status` does not need it.
-        from controller.setup import prepare
-        from p4src.compile import out_of_date
-
         if out_of_date():
             say("the sources p4src/*.p4 have changed since: recompile them with make p4 (it needs p4c)")
-        prepare(record)
+        _wait_controller(record)
+        record = records.load(name, root)
         self_test(record)
     except BaseException:
         kept = _remove(records.load(name, root), True)
@@ -165,6 +165,33 @@ def self_test(record: NetRecord) -> None:
             )
 
 
+def _wait_controller(record: NetRecord) -> None:
+    """Wait until the network's controller has every switch in line; NetworkError with the end of its log."""
+    from wire.control import SOCKET, ControlClient, ControlError
+
+    log, socket = record.directory / CONTROLLER_LOG, record.directory / SOCKET
+    deadline = time.monotonic() + CONTROLLER_LIMIT_S
+    waiting = f"there is no {socket}"
+    with ControlClient(socket) as control:
+        while True:
+            if socket.exists():
+                try:
+                    switches = control.call("GET", "/v1/network")["switches"]
+                    late = [switch["name"] for switch in switches if not switch["in_line"]]
+                    if not late:
+                        return
+                    waiting = f"it has not brought {', '.join(late)} in line"
+                except ControlError as error:
+                    waiting = str(error)
+            died = records.load(record.name, record.root).dead()
+            if died or time.monotonic() > deadline:
+                why = f"{', '.join(died)} died" if died else f"waited {CONTROLLER_LIMIT_S:g} s: {waiting}"
+                raise NetworkError(
+                    record.name, f"its controller is not ready: {why}; {processes.log_tail(log)}"
+                )
+            time.sleep(_ASK_EVERY_S)
+
+
 def _start_daemon(record: NetRecord) -> None:
     reader, writer = os.pipe()
     try:
@@ -181,16 +208,16 @@ def _start_daemon(record: NetRecord) -> None:
             )
         os.close(writer)
         writer = -1
+        import wire.control  # noqa: F401 - it takes half a second, while the daemon builds
+
         answer = _read_answer(reader, record.name)
     finally:
         os.close(reader)
         if writer >= 0:
             os.close(writer)
     if answer is None:
-        lines = (record.directory / "daemon.log").read_text(errors="replace").splitlines()[-_LOG_LINES:]
-        raise NetworkError(
-            record.name, "its daemon died while building it; its log ends:\n  " + "\n  ".join(lines)
-        )
+        tail = processes.log_tail(record.directory / "daemon.log")
+        raise NetworkError(record.name, f"its daemon died while building it; {tail}")
     if "error" in answer:
         raise NetworkError(record.name, f"it could not be built: {answer['error']}")
 
@@ -217,6 +244,9 @@ def _remove(record: NetRecord, keep_logs: bool) -> Path:
     """Stop the daemon, sweep, remove the record; return the folder of the logs where they are kept."""
     if record.owner.pid != os.getpid():
         processes.end([record.owner], DOWN_LIMIT_S)
+        with suppress(RecordError):  # somebody else removed it
+            # It may have started something again meanwhile.
+            record = records.load(record.name, record.root)
     processes.sweep(record)
     # The name is free, or the record whole, at every moment: the folder goes by one rename.
     going = record.root / f".{record.name}.removed.{os.getpid()}"

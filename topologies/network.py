@@ -13,6 +13,10 @@ import logging
 import os
 import platform
 import re
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +26,20 @@ from mininet.node import Host, Switch
 
 from topologies import processes
 from topologies.errors import NetworkError
-from topologies.record import LinkRecord, NetRecord, Process, SwitchRecord, with_host, with_switch
+from topologies.processes import LoggedProcess
+from topologies.record import (
+    CONTROLLER,
+    CONTROLLER_LOG,
+    LinkRecord,
+    NetRecord,
+    Process,
+    SwitchRecord,
+    switch_part,
+    with_host,
+    with_switch,
+)
 from topologies.spec import MTU
+from topologies.supervise import Kept
 from topologies.targets import SwitchProcess, Target
 
 log = logging.getLogger(__name__)
@@ -103,7 +119,10 @@ class NetSwitch(Switch):
         self.child: SwitchProcess | None = None
 
     def start(self, controllers: Any) -> None:
-        """Start the process; wait_ready() says when it serves."""
+        """Start the process, once it has ended again; wait_ready() says when it serves."""
+        grpc = None if self.child is None else self.child.grpc
+        if self.child is not None and self.record.pcap is not None:
+            keep_captures(Path(self.record.pcap), self.entry.ports.values())
         self.child = SwitchProcess(
             self.target,
             name=self.name,
@@ -111,6 +130,7 @@ class NetSwitch(Switch):
             ports=self.entry.ports,
             log=Path(self.entry.log),
             directory=self.record.directory,
+            grpc=grpc,
             pcap=self.record.pcap,
             super_packets=self.record.super_packets,
         )
@@ -122,6 +142,20 @@ class NetSwitch(Switch):
         super().stop(deleteIntfs)
 
 
+def _child(node: NetSwitch) -> SwitchProcess | None:
+    return node.child
+
+
+def keep_captures(folder: Path, interfaces: Iterable[str]) -> None:
+    """Rename the captures of a switch that has ended: NAME.pcap becomes NAME.1.pcap, the next NAME.2.pcap."""
+    for path in (folder / f"{interface}_{way}.pcap" for interface in interfaces for way in ("in", "out")):
+        if path.exists():
+            number = 1
+            while (kept := path.with_name(f"{path.stem}.{number}.pcap")).exists():
+                number += 1
+            path.rename(kept)
+
+
 class Network:
     """The network of a record; build() makes it, stop() removes it, whatever state it is in."""
 
@@ -129,9 +163,12 @@ class Network:
         self.record = record
         self.target = target
         self._net: Any = None
+        self._controller: LoggedProcess | None = None
 
     def build(self) -> None:
         """Build everything and start the switches; the record is saved with each step."""
+        # First, as it loads while we build; it waits for the switches' addresses.
+        self._start_controller()
         # Mininet's first object would raise system-wide limits and leave them so; ours needs none of them.
         Mininet.inited = True
         self._net = Mininet(controller=None, host=NetHost, switch=NetSwitch, build=False)
@@ -140,18 +177,45 @@ class Network:
             # Before its interface exists, which takes the default.
             run_in(node, _ipv6_off("all"), _ipv6_off("default"))
             netns = os.stat(f"/proc/{node.pid}/ns/net").st_ino
-            self._note(with_host(self.record, host.name, process=Process.of(node.pid), netns=netns))
+            self.note(with_host(self.record, host.name, process=Process.of(node.pid), netns=netns))
         for entry in self.record.switches:
             self._net.addSwitch(entry.name, entry=entry, target=self.target, record=self.record)
         for link in self.record.links:
             self._add_link(link)
         self._net.start()
         for node in self._net.switches:
-            self._note(
+            self.note(
                 with_switch(self.record, node.name, process=node.child.wait_ready(), grpc=node.child.grpc)
             )
 
-    def _note(self, record: NetRecord) -> None:
+    def _start_controller(self) -> None:
+        record = self.record
+        argv = [sys.executable, "-m", "controller", "controller", "--net", record.name]
+        argv += ["--root", str(record.root)]
+        argv += [] if record.lease is None else ["--lease", str(record.lease)]
+        directory = record.directory
+        self._controller = LoggedProcess(argv, log=directory / CONTROLLER_LOG, directory=directory)
+        self.note(replace(record, controller=self._controller.process))
+
+    def _restart_switch(self, node: NetSwitch) -> None:
+        node.start(())
+        assert node.child is not None
+        self.note(with_switch(self.record, node.name, process=node.child.process))
+
+    def kept(self) -> list[Kept]:
+        """Return the processes that are started again when they end."""
+        switches = [
+            Kept(switch_part(node.name), partial(_child, node), partial(self._restart_switch, node))
+            for node in self._net.switches
+        ]
+        return [Kept(CONTROLLER, lambda: self._controller, self._start_controller), *switches]
+
+    def give_up(self, what: str) -> None:
+        """Say in the record that a process will not be started again."""
+        self.note(replace(self.record, given_up=(*self.record.given_up, what)))
+
+    def note(self, record: NetRecord) -> None:
+        """Take over another record, and save it."""
         self.record = record
         record.save()
 
@@ -181,16 +245,13 @@ class Network:
             super_packets=self.record.super_packets,
         )
 
-    def ended_switches(self) -> dict[str, int]:
-        """Return the exit codes of switches that have ended, by name (and so reap them)."""
-        codes = {node.name: node.child.poll() for node in self._net.switches if node.child is not None}
-        return {name: code for name, code in codes.items() if code is not None}
-
     def stop(self) -> None:
-        """End what runs in the hosts, the switches, the links and the hosts, in this order."""
+        """End what runs in the hosts, the controller, the switches, links and hosts, in this order."""
+        processes.end_guests(self.record)
+        if self._controller is not None:
+            self._controller.stop()
         if self._net is None:
             return
-        processes.end_guests(self.record)
         for node in self._net.switches:
             if node.child is not None:
                 node.child.stop()

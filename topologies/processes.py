@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a network: run one in a host, find those that a host's namespace holds, end them."""
+"""Processes of a network: run one beside it or in a host, find those in a host's namespace, end them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,62 @@ from topologies.record import HostRecord, NetRecord, Process
 from wire.hints import command
 
 GRACE_S = 2.0
+STOP_LIMIT_S = 5.0
 _PASSES = 5
 _COMMAND_LIMIT_S = 10.0
+_LOG_LINES = 12
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log, for an error's text."""
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
+    return "its log ends:\n  " + "\n  ".join(lines) if lines else "its log is empty"
+
+
+class LoggedProcess:
+    """A child of ours whose output goes to a log: started on creation, stopped by stop().
+
+    Raises OSError when the program cannot be started.
+    """
+
+    def __init__(self, argv: Sequence[str], *, log: Path, directory: Path) -> None:
+        self.log = log
+        with log.open("ab") as sink:
+            self._child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                # Not the user's folder: python -m would import its modules before ours.
+                cwd=directory,
+                start_new_session=True,
+            )
+
+    @property
+    def process(self) -> Process | None:
+        """Its identity; None once it has ended."""
+        try:
+            return Process.of(self._child.pid)
+        except ProcessLookupError:
+            return None
+
+    def log_tail(self) -> str:
+        """Return the last lines of its log, for an error's text."""
+        return log_tail(self.log)
+
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended, else None."""
+        return self._child.poll()
+
+    def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """End it: TERM, and KILL after `limit_s`."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+            try:
+                self._child.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
 
 
 def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
@@ -113,6 +167,7 @@ def sweep(record: NetRecord) -> None:
     """Remove what is left of a network, by its record alone: its processes and its interfaces."""
     end_guests(record)
     named = [*(host.process for host in record.hosts), *(switch.process for switch in record.switches)]
+    named.append(record.controller)
     end(process for process in named if process is not None)
     for interface in _present(record):
         _run_quietly(["ip", "link", "delete", interface])

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from topologies import processes
+from topologies import record as records
 from topologies.errors import NetworkError
 from topologies.record import NetRecord
 from wire.errors import P4ReduceError
@@ -58,7 +59,7 @@ class Ranks:
                     record,
                     host,
                     [sys.executable, "-m", module, *arguments[rank]],
-                    stdin=subprocess.PIPE,
+                    stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=self._errors[rank],
                     cwd=record.directory,
@@ -73,31 +74,19 @@ class Ranks:
             self.close()
             raise
 
-    def tell(self, rank: int, line: str) -> None:
-        """Send a rank one line."""
-        stdin = self._children[rank].stdin
-        assert stdin is not None
-        try:
-            stdin.write(line.encode() + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            raise self._ended(rank) from None
-
     def heard(self, silence_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (rank, message) as they come, until all ranks have ended well.
 
         Raises RankError when one fails, ends badly, or when none says anything for `silence_s` seconds, and
-        NetworkError when a part of the network dies.
+        NetworkError when a part of the network dies for good.
         """
         deadline = time.monotonic() + silence_s
         while self._selector.get_map():
             ready = self._selector.select(WATCH_S)
             if ready:
                 deadline = time.monotonic() + silence_s
-            elif self._record.dead():
-                raise NetworkError(
-                    self._record.name, f"{', '.join(self._record.dead())} died while the ranks were at work"
-                )
+            elif dead := records.load(self._record.name, self._record.root).dead():
+                raise NetworkError(self._record.name, f"{', '.join(dead)} died while the ranks were at work")
             elif time.monotonic() > deadline:
                 waiting = [key.data for key in self._selector.get_map().values()]
                 raise RankError(
@@ -121,21 +110,6 @@ class Ranks:
                         raise RankError(rank, self.hosts[rank], message["error"])
                     yield rank, message
 
-    def ports(self) -> list[int]:
-        """Return the UDP port that each rank has bound: the first thing it says."""
-        found: dict[int, int] = {}
-        deadline = time.monotonic() + START_LIMIT_S
-        for rank, message in self.heard(START_LIMIT_S):
-            found[rank] = message["port"]
-            if len(found) == len(self.hosts):
-                break
-            if time.monotonic() > deadline:
-                late = next(r for r in range(len(self.hosts)) if r not in found)
-                raise RankError(
-                    late, self.hosts[late], f"was not ready in {START_LIMIT_S:g} s", self._said(late)
-                )
-        return [found[rank] for rank in range(len(self.hosts))]
-
     def _said(self, rank: int) -> str:
         file = self._errors[rank]
         size = file.seek(0, os.SEEK_END)
@@ -158,12 +132,8 @@ class Ranks:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    try:
-                        pipe.close()
-                    except BrokenPipeError:
-                        continue  # what it was still to be told does not matter now
+            if child.stdout is not None:
+                child.stdout.close()
         self._selector.close()
         for file in self._errors:
             file.close()

@@ -22,8 +22,17 @@ from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
 from wire.constants import RUN_ROOT
 from wire.hints import command
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
+CONTROLLER = "its controller"
+"""Of a network's processes; see NetRecord.dead."""
+CONTROLLER_LOG = "controller.log"
+"""In a network's folder."""
+
+
+def switch_part(name: str) -> str:
+    """Return a switch's process in the words of NetRecord.dead."""
+    return f"switch {name}"
 
 
 @dataclass(frozen=True)
@@ -116,12 +125,17 @@ class NetRecord:
     pcap: str | None = None
     super_packets: bool = False
     """Whether hosts and switches hand each other super-packets and leave checksums to each other."""
+    controller: Process | None = None
+    lease: float | None = None
+    """Seconds after which the controller takes a silent worker for lost; None for its default."""
+    given_up: tuple[str, ...] = ()
+    """Processes, in the words of `dead`, that ended too often to be started again."""
     version: int = RECORD_VERSION
     root: Path = field(default=RUN_ROOT, compare=False)
 
     @property
     def directory(self) -> Path:
-        """The folder with the record, the logs and (later) the controller's socket."""
+        """The folder with the record, the logs, and what is the controller's."""
         return self.root / self.name
 
     def host(self, name: str) -> HostRecord:
@@ -155,10 +169,22 @@ class NetRecord:
         return [interface for switch in self.switches for interface in switch.ports.values()]
 
     def dead(self) -> list[str]:
-        """Name the processes of a network that is up which have ended ([] when all run)."""
+        """Name the processes of a network that is up which have ended for good ([] when none has)."""
+        restarting = self.restarting()
+        return [what for what in self._ended() if what not in restarting]
+
+    def restarting(self) -> list[str]:
+        """Name the processes that have ended and that the network's daemon is about to start again."""
+        if not self.owner.alive():
+            return []
+        kept = [CONTROLLER, *(switch_part(switch.name) for switch in self.switches)]
+        return [what for what in self._ended() if what in kept and what not in self.given_up]
+
+    def _ended(self) -> list[str]:
         parts: list[tuple[str, Process | None]] = [("its daemon", self.owner)]
         if self.state == "up":
-            parts += [(f"switch {switch.name}", switch.process) for switch in self.switches]
+            parts.append((CONTROLLER, self.controller))
+            parts += [(switch_part(switch.name), switch.process) for switch in self.switches]
             parts += [(f"host {host.name}", host.process) for host in self.hosts]
         return [what for what, process in parts if process is None or not process.alive()]
 
@@ -209,6 +235,8 @@ class NetRecord:
             **{
                 **tree,
                 "owner": Process(**tree["owner"]),
+                "controller": process(tree["controller"]),
+                "given_up": tuple(tree["given_up"]),
                 "hosts": tuple(HostRecord(**{**h, "process": process(h["process"])}) for h in tree["hosts"]),
                 "switches": tuple(
                     SwitchRecord(
@@ -239,6 +267,7 @@ def new_record(
     replicas: int = 4096,
     pcap: str | None = None,
     super_packets: bool = False,
+    lease: float | None = None,
     root: Path = RUN_ROOT,
     interfaces: Path = Path("/sys/class/net"),
 ) -> NetRecord:
@@ -287,6 +316,7 @@ def new_record(
         links=links,
         pcap=pcap,
         super_packets=super_packets,
+        lease=lease,
         root=root,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,13 +20,12 @@ from pathlib import Path
 
 from topologies import preflight
 from topologies.errors import TargetError
+from topologies.processes import LoggedProcess
 from topologies.record import Process
 from wire.constants import CPU_PORT, DROP_PORT
 
 SWITCH_VARIABLE = "P4REDUCE_SWITCH"
 READY_LIMIT_S = 60.0
-STOP_LIMIT_S = 5.0
-_LOG_LINES = 12
 
 
 class Target(ABC):
@@ -188,10 +186,11 @@ def free_port() -> int:
         return port
 
 
-class SwitchProcess:
+class SwitchProcess(LoggedProcess):
     """A switch that runs: started on creation, stopped by stop().
 
-    Raises TargetError when the program cannot be started.
+    Without `grpc`, the HOST:PORT to serve P4Runtime at, a free port is taken. Raises TargetError when the
+    program cannot be started.
     """
 
     def __init__(
@@ -203,26 +202,18 @@ class SwitchProcess:
         ports: Mapping[int, str],
         log: Path,
         directory: Path,
+        grpc: str | None = None,
         pcap: str | None = None,
         super_packets: bool = True,
     ) -> None:
         self.target = target
         self.name = name
-        self.log = log
-        self.grpc = f"127.0.0.1:{free_port()}"
-        with log.open("ab") as sink:
-            try:
-                self._child = subprocess.Popen(
-                    target.command(device_id, ports, self.grpc, directory, pcap, super_packets),
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    # Not the user's folder: python -m would import its modules before ours.
-                    cwd=directory,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise TargetError(target.name, f"the switch {name} cannot be started: {error}") from error
+        self.grpc = grpc or f"127.0.0.1:{free_port()}"
+        argv = target.command(device_id, ports, self.grpc, directory, pcap, super_packets)
+        try:
+            super().__init__(argv, log=log, directory=directory)
+        except OSError as error:
+            raise TargetError(target.name, f"the switch {name} cannot be started: {error}") from error
 
     def wait_ready(self, limit_s: float = READY_LIMIT_S) -> Process:
         """Wait until the P4Runtime port accepts; return the process.
@@ -232,12 +223,13 @@ class SwitchProcess:
         host, _, port = self.grpc.rpartition(":")
         deadline = time.monotonic() + limit_s
         while True:
-            code = self._child.poll()
+            code, process = self.poll(), self.process
             if code is not None:
                 raise TargetError(self.target.name, f"{self._what()} ended with {code}; {self.log_tail()}")
             try:
                 socket.create_connection((host, int(port)), timeout=1).close()
-                return Process.of(self._child.pid)
+                if process is not None:
+                    return process
             except OSError:
                 if time.monotonic() > deadline:
                     raise TargetError(
@@ -249,22 +241,3 @@ class SwitchProcess:
 
     def _what(self) -> str:
         return f"the {self.target.name} switch {self.name}"
-
-    def log_tail(self) -> str:
-        """Return the last lines of the switch's log, for an error's text."""
-        lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if self.log.exists() else []
-        return "its log ends:\n  " + "\n  ".join(lines) if lines else "its log is empty"
-
-    def poll(self) -> int | None:
-        """Return the exit code once the switch has ended, else None."""
-        return self._child.poll()
-
-    def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """End the switch: TERM, and KILL after `limit_s`."""
-        if self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
-            try:
-                self._child.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()

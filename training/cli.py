@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from training.errors import CheckError, OptionError
 from wire.constants import MAX_WORKERS
-from wire.errors import P4ReduceError
 from wire.hints import command
 
 if TYPE_CHECKING:
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-class OptionError(P4ReduceError):
-    """An option that no run can have; carries it as given."""
-
-    def __init__(self, option: str, allowed: str) -> None:
-        super().__init__(f"{option}: {allowed}")
-        self.option = option
-
-
 @app.command()
 def train(
-    workers: Annotated[int, typer.Option(help="Hosts that train, 1 to 64.")] = 4,
-    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    workers: Annotated[
+        int | None, typer.Option(help="Hosts that train, 1 to 64; default 4, or all of --net's.")
+    ] = None,
+    elements: Annotated[
+        int | None, typer.Option(help="Values in a packet, 64 or 256; default 256, or --net's.")
+    ] = None,
     loss: Annotated[float, typer.Option(help="Percent of packets that the switch drops, each way.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the data split, the model, and the losses.")] = 1,
     switch: Annotated[
@@ -40,10 +36,17 @@ def train(
     pcap: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
     ] = None,
-    name: Annotated[str, typer.Option(help="The network's name.")] = "run",
+    name: Annotated[
+        str | None, typer.Option(help="The name of the network that is brought up; default: run.")
+    ] = None,
+    net: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A network that runs; default: a star of its own, taken down."),
+    ] = None,
+    job: Annotated[str, typer.Option(help="The job's name.")] = "train",
 ) -> None:
     """Train a classifier data-parallel; the switch sums every gradient. Checks its own result."""
-    if not 1 <= workers <= MAX_WORKERS:
+    if workers is not None and not 1 <= workers <= MAX_WORKERS:
         raise OptionError(
             f"--workers {workers}", f"a star has 1 to {MAX_WORKERS}, the bits of a switch's slot"
         )
@@ -51,11 +54,14 @@ def train(
         raise OptionError(f"--loss {loss:g}", "a percentage of 0 or more and under 100")
     if not 0 <= seed < 1 << 32:
         raise OptionError(f"--seed {seed}", f"a number from 0 to {(1 << 32) - 1}")
+    for option, given in (("--name", name is not None), ("--pcap", pcap is not None), ("--keep", keep)):
+        if given and net is not None:
+            raise OptionError(option, f"it is for a network of its own: leave it out, or --net {net}")
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from topologies.record import names
-    from training.run import CheckError, Options, Watch, run
+    from training.run import Options, Watch, run
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     progress = Progress(
@@ -81,7 +87,7 @@ def train(
             progress.update(progress.tasks[0].id, completed=epoch + 1, loss=loss)
             console.print(f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}", highlight=False)
 
-    options = Options(workers, elements, loss, seed, switch, pcap, keep, name)
+    options = Options(workers, elements, loss, seed, switch, pcap, keep, name or "run", net, job)
     with progress:
         outcome = run(options, Drawn())
     console.print(_table(outcome, options))
@@ -92,10 +98,11 @@ def train(
         console.print(f"captures of every link: {pcap.absolute()}", highlight=False, soft_wrap=True)
     if keep:
         lines = [f"network {options.name} is still up; try:"]
-        net = f" --net {name}" if len(names()) > 1 else ""
-        for arguments in ("net status", f"net exec{net} h1 ping -c 3 10.0.255.1", f"net down{net}"):
+        which = f" --net {options.name}" if len(names()) > 1 else ""
+        for arguments in ("net status", f"net exec{which} h1 ping -c 3 10.0.255.1", f"net down{which}"):
             lines.append(f"  {command(arguments)}")
-        lines.insert(-1, f"  {command(f'bench allreduce --net {options.name} --workers {workers}')}")
+        bench = f"bench allreduce --net {options.name} --workers {outcome.plan.n}"
+        lines.insert(-1, f"  {command(bench)}")
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if failed:
         raise CheckError(*failed[0])
@@ -109,7 +116,7 @@ def _table(outcome: Outcome, options: Options) -> object:
     rows = [
         ("switch target", outcome.target),
         ("workers", str(len(ranks))),
-        ("values a packet, window", f"{options.elements}, {outcome.window} slots"),
+        ("values a packet, window", f"{outcome.elements}, {outcome.window} slots"),
         (
             "all-reduces",
             f"{ranks[0]['all_reduces']} of {ranks[0]['bytes'] // ranks[0]['all_reduces'] // 4} floats",
@@ -119,12 +126,8 @@ def _table(outcome: Outcome, options: Options) -> object:
         ("dropped by the fault table", f"{outcome.lost} ({options.loss_percent:g} % each way)"),
         ("goodput a worker", f"{sum(rates) / len(rates):.1f} Mbit/s of gradients while reducing"),
     ]
-    totals: dict[str, int] = {}
-    for counts in outcome.by_worker.values():
-        for verdict, (packets, _) in counts.items():
-            totals[verdict.name] = totals.get(verdict.name, 0) + packets
-    for name, packets in totals.items():
-        rows.append((f"switch: {name.lower().replace('_', ' ')}", str(packets)))
+    for name, packets in outcome.verdicts.items():
+        rows.append((f"switch: {name.replace('_', ' ')}", str(packets)))
     table = Table("", "", show_header=False, title="What the run did")
     for row in rows:
         table.add_row(*row)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from worker.child import join, main, say
-from worker.udp import UdpTransport
-from worker.worker import Worker
+from worker.child import main, say
+from worker.join import join
 
 from .data import Digits
 from .loop import Plan, Trainer, epochs_of_rank
@@ -20,19 +19,21 @@ from .tap import Tap
 
 
 def run() -> None:
-    """Train as the rank that the parent makes of us; leave the evidence in --evidence."""
+    """Train as a rank of a job; leave the evidence in --evidence."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ip", required=True)
+    parser.add_argument("--net", required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--rank", required=True, type=int)
     parser.add_argument("--plan", required=True)
     parser.add_argument("--evidence", required=True, type=Path)
     given = parser.parse_args()
     plan = Plan(**json.loads(given.plan))
     trainer = Trainer(plan, Digits.load(plan.seed))
 
-    membership, sock = join(given.ip)
-    tap = Tap(UdpTransport(membership, sock), membership.elements, membership.g0)
+    tap = Tap()
     gradients, outputs = [], []
-    with Worker(membership, tap) as worker:
+    with join(given.job, given.rank, net=given.net, transport=tap.transport) as worker:
+        g0 = worker.membership.g0
 
         def all_reduce(gradient: Floats) -> Floats:
             mine = gradient.astype(np.float32)
@@ -41,9 +42,9 @@ def run() -> None:
             outputs.append(total)
             return total.astype(np.float64)
 
-        for epoch, loss in enumerate(epochs_of_rank(trainer, membership.rank, all_reduce)):
+        for epoch, loss in enumerate(epochs_of_rank(trainer, given.rank, all_reduce)):
             say(epoch=epoch, loss=loss)
-        chunks = worker.engine.next_chunk - membership.g0
+        chunks = worker.engine.next_chunk - g0
         stats = worker.stats
         np.savez(given.evidence, gradients=gradients, outputs=outputs, sums=tap.sums(chunks))
         say(

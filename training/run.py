@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: a star, a job on its switch, a training run over it, and the checks on its result."""
+"""The main job: a star, or a network that runs; a job on it, a training run, and the checks on its result."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,51 +15,40 @@ from typing import Any
 
 import numpy as np
 
-from controller.epochs import EpochStore
-from controller.p4runtime import SwitchClient
-from controller.program import Program
-from controller.program.faults import Shares
-from controller.program.verdicts import Counts
-from controller.setup import connect, job_controller, seat
-from topologies import manager
+from topologies import jobs, manager
+from topologies import record as records
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
 from topologies.spec import describe
-from topologies.targets import targets
-from wire.errors import P4ReduceError
-from wire.verdicts import Verdict
+from wire.control import ControlClient, ControlError
 
 from .check import Evidence, wrong_all_reduces
+from .errors import OptionError
 from .loop import Plan
 from .reference import Reference
 
-JOB = 0
+WORKERS, ELEMENTS = 4, 256
+"""Of a network of its own, unless the user says otherwise."""
 SILENCE_LIMIT_S = 60.0
 """An epoch takes well under a second on a quiet machine; a rank that says nothing for this long hangs."""
 POINTS = 0.5
 """Percent of accuracy that the network may cost or give."""
 
 
-class CheckError(P4ReduceError):
-    """The run finished, and a check on its result failed; carries the check's name."""
-
-    def __init__(self, check: str, detail: str) -> None:
-        super().__init__(f"check failed: {check}: {detail}")
-        self.check = check
-
-
 @dataclass(frozen=True)
 class Options:
-    """What the user chose."""
+    """What the user chose; `net` is the network that runs, without it one of its own is brought up."""
 
-    workers: int
-    elements: int
+    workers: int | None
+    elements: int | None
     loss_percent: float
     seed: int
     switch: str | None
     pcap: Path | None
     keep: bool
     name: str
+    net: str | None
+    job: str
 
 
 @dataclass(frozen=True)
@@ -66,12 +56,14 @@ class Outcome:
     """What a run gave; counts are sums over the ranks unless they say otherwise."""
 
     target: str
+    elements: int
+    """Values of a packet."""
     window: int
     plan: Plan
     ranks: list[dict[str, Any]]
     """What each rank said at its end."""
-    by_worker: dict[int, Counts]
-    by_port: dict[int, Counts]
+    verdicts: dict[str, int]
+    """What the switch made of their packets."""
     lost: int
     """Packets that the fault table dropped."""
     wrong: list[str]
@@ -109,32 +101,51 @@ class Watch:
 
 
 def run(options: Options, watch: Watch) -> Outcome:
-    """Do the main job; the network is down afterwards unless it is to be kept (and nothing failed).
+    """Do the main job; a network of its own is down afterwards unless it is to be kept (and nothing failed).
 
-    Raises P4ReduceError's subclasses: preflight, spec, target, network, controller and rank errors.
+    Raises P4ReduceError's subclasses: option, preflight, spec, target, network, control and rank errors.
     """
-    plan = Plan(n=options.workers, seed=options.seed)
-    spec = describe("star", options.workers)
     with ExitStack() as stack:
-        record = manager.up(
-            spec,
-            name=options.name,
-            target=options.switch,
-            elements=options.elements,
-            pcap=options.pcap,
-            say=watch.say,
-        )
-        network = stack.enter_context(_Network(record, watch.say))
+        if options.net is None:
+            record = manager.up(
+                describe("star", options.workers or WORKERS),
+                name=options.name,
+                target=options.switch,
+                elements=options.elements or ELEMENTS,
+                pcap=options.pcap,
+                say=watch.say,
+            )
+            network = stack.enter_context(_Network(record, watch.say))
+            hosts = [host.name for host in record.hosts]
+        else:
+            network = None
+            record, hosts = _running(options.net, options)
+        plan = Plan(n=len(hosts), seed=options.seed)
         reference = stack.enter_context(Reference(plan))
-        with connect(record, record.switches[0].name) as client:
-            program = Program(client.p4info)
-            _set_loss(client, program, record, options, watch.say)
-            outcome = _train(record, client, program, plan, watch)
-            watch.say("training the same in one process with float64 sums, for comparison")
-            accuracy = reference.accuracy()
-            _set_loss(client, program, record, None, watch.say)
-        network.keep = options.keep
+        control = stack.enter_context(jobs.control_of(record))
+        with _losing(control, record, hosts, options, watch.say):
+            outcome = _train(record, hosts, control, options.job, plan, watch)
+        watch.say("training the same in one process with float64 sums, for comparison")
+        accuracy = reference.accuracy()
+        if network is not None:
+            network.keep = options.keep
     return outcome(accuracy)
+
+
+def _running(net: str, options: Options) -> tuple[NetRecord, list[str]]:
+    """Return a network that runs and the hosts that take part; what was asked must agree with it."""
+    record = records.load(net)
+    given: list[tuple[str, object, object]] = [
+        ("--elements", options.elements, record.elements),
+        ("--switch", options.switch, record.target),
+    ]
+    for option, wanted, there in given:
+        if wanted not in (None, there):
+            raise OptionError(f"{option} {wanted}", f"network {net} runs with {there}")
+    hosts = [host.name for host in record.hosts]
+    if options.workers is not None and options.workers > len(hosts):
+        raise OptionError(f"--workers {options.workers}", f"network {net} has {len(hosts)} hosts")
+    return record, hosts[: options.workers]
 
 
 class _Network:
@@ -156,73 +167,76 @@ class _Network:
         logs = manager.down(self._record, keep_logs=error is not None)
         self._say(f"network {self._record.name} is down: no namespace, interface or process of it is left")
         if logs is not None:
-            self._say(f"the logs of its switch and daemon are kept in {logs}")
+            self._say(f"the logs of its switch, controller and daemon are kept in {logs}")
 
 
-def _set_loss(
-    client: SwitchClient,
-    program: Program,
+@contextmanager
+def _losing(
+    control: ControlClient,
     record: NetRecord,
-    options: Options | None,
+    hosts: Sequence[str],
+    options: Options,
     say: Callable[[str], None],
-) -> None:
-    """Let the switch drop a share of every port's packets each way; without options, end that."""
-    share = options.loss_percent / 100 if options else 0.0
-    if options and share:
-        say(f"the switch drops {options.loss_percent:g} % of the packets each way, seed {options.seed}")
-    seed = options.seed % 2**32 if options else 0
-    for port in record.peers(record.switches[0].name):
-        for faults in (program.ingress_faults, program.egress_faults):
-            faults.set(client, port, Shares(drop=share, seed=seed))
+) -> Iterator[None]:
+    """Let the switch drop a share of the packets to and from these hosts while the block lasts."""
+    share = options.loss_percent / 100
+    if not share:
+        yield
+        return
+    say(f"the switch drops {options.loss_percent:g} % of the packets each way, seed {options.seed}")
+    ends = jobs.switch_ends(record, hosts)
+    try:
+        jobs.set_faults(control, ends, drop=share, seed=options.seed)
+        yield
+    except BaseException:
+        with suppress(ControlError):  # what came before says more
+            jobs.set_faults(control, ends)
+        raise
+    jobs.set_faults(control, ends)
 
 
 def _train(
-    record: NetRecord, client: SwitchClient, program: Program, plan: Plan, watch: Watch
+    record: NetRecord, hosts: Sequence[str], control: ControlClient, job: str, plan: Plan, watch: Watch
 ) -> Callable[[float], Outcome]:
-    hosts = [host.name for host in record.hosts]
-    window = targets()[record.target].default_window
-    jobs = job_controller(record, client, EpochStore(record.directory / "controller.db"))
+    ends = jobs.switch_ends(record, hosts)
+    lost = jobs.faulted(control, ends)["dropped"]
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as folder:
         evidence = [Path(folder, f"rank{rank}.npz") for rank in range(plan.n)]
+        told = json.dumps(asdict(plan))
         arguments = [
-            ["--ip", record.host(host).ip, "--plan", json.dumps(asdict(plan)), "--evidence", str(path)]
-            for host, path in zip(hosts, evidence, strict=True)
+            ["--net", record.name, "--job", job, "--rank", str(rank), "--plan", told, "--evidence", str(path)]
+            for rank, path in enumerate(evidence)
         ]
         watch.say(f"starting {plan.n} workers, each in its own host with its own shard of the digits")
-        with Ranks(record, hosts, "training.rank", arguments) as ranks:
-            ports = ranks.ports()
-            seats = [seat(record, host, port) for host, port in zip(hosts, ports, strict=True)]
-            members = jobs.add_job(JOB, seats, window)
-            for rank, membership in enumerate(members):
-                ranks.tell(rank, membership.to_json())
-            ends = _listen(ranks, plan, watch)
-            counted = program.verdicts.of_jobs(client, {JOB: plan.n})[JOB]
-            ports_read = program.verdicts.of_ports(client, record.peers(record.switches[0].name))
-            jobs.remove_job(JOB)  # after a failure the network goes down, and the job with it
+        with (
+            jobs.job(control, job, hosts) as rented,
+            Ranks(record, hosts, "training.rank", arguments) as ranks,
+        ):
+            said = _listen(ranks, plan, watch)
+            counted = control.call("GET", f"/v1/jobs/{job}/counters")["ranks"]
         watch.say("checking every all-reduce against the gradients")
         kept = []
         for path in evidence:
             with np.load(path) as arrays:
                 kept.append(Evidence(arrays["gradients"], arrays["outputs"], arrays["sums"]))
-        wrong = wrong_all_reduces(kept, record.elements, members[0].lead)
-    dropped = [
-        counts.get(Verdict.FAULT_DROPPED, (0, 0))[0]
-        for way in (ports_read.ingress_faults, ports_read.egress_faults)
-        for counts in way.values()
-    ]
-    accuracies = {end["accuracy"] for end in ends}
+        wrong = wrong_all_reduces(kept, record.elements, rented["lead"])
+    lost = jobs.faulted(control, ends)["dropped"] - lost
+    verdicts: Counter[str] = Counter()
+    for rank in counted:
+        verdicts.update({verdict: packets for verdict, (packets, _) in rank["verdicts"].items()})
+    accuracies = {end["accuracy"] for end in said}
     if len(accuracies) != 1:
         wrong.append(f"the ranks' models differ: accuracies {sorted(accuracies)}")
     return lambda reference: Outcome(
         target=record.target,
-        window=window,
+        elements=record.elements,
+        window=rented["slots"],
         plan=plan,
-        ranks=ends,
-        by_worker=counted.workers,
-        by_port=ports_read.ingress,
-        lost=sum(dropped),
+        ranks=said,
+        verdicts=dict(verdicts),
+        lost=lost,
         wrong=wrong,
-        accuracy=ends[0]["accuracy"],
+        accuracy=said[0]["accuracy"],
         reference=reference,
     )
 

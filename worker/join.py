@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from wire.control import ControlClient, RefusedError, find_socket
@@ -15,15 +16,20 @@ from .control import HttpControl, refusal
 from .errors import TransportError
 from .session import Session
 from .session_errors import WrongHostError
+from .transport import Transport
 from .udp import UdpTransport
 from .worker import Worker
+
+MakeTransport = Callable[[Membership, socket.socket], Transport]
+"""Makes the transport of an epoch, which takes over the socket that is bound to the epoch's port."""
 
 
 class UdpLink:
     """UDP ports of one address of this host, a new one for each epoch; see session.Link."""
 
-    def __init__(self, ip: str) -> None:
+    def __init__(self, ip: str, transport: MakeTransport = UdpTransport) -> None:
         self._ip = ip
+        self._transport = transport
         self._bound: socket.socket | None = None
 
     def bind(self) -> int:
@@ -34,12 +40,12 @@ class UdpLink:
         port: int = bound.getsockname()[1]
         return port
 
-    def open(self, membership: Membership) -> UdpTransport:
+    def open(self, membership: Membership) -> Transport:
         """Return the transport of the port bound last; TransportError."""
         assert self._bound is not None
         bound, self._bound = self._bound, None
         try:
-            return UdpTransport(membership, bound)
+            return self._transport(membership, bound)
         except BaseException:
             bound.close()
             raise
@@ -60,6 +66,7 @@ def join(
     call_timeout: float = 30.0,
     address: Path | str | None = None,
     token: str | None = None,
+    transport: MakeTransport = UdpTransport,
 ) -> Worker:
     """Become a rank of a job and return its worker once all ranks are there.
 
@@ -67,7 +74,8 @@ def join(
     controller at `address`, a socket's path or an http:// URL with its `token`. rank: 0..n-1; it must be run
     on the host that the job was given for it. `timeout` seconds at most until all ranks have joined.
     `call_timeout`: seconds without any result after which a call raises StalledError, and that a call waits
-    for a new epoch. Use the worker as a context manager, or `close` it: it then leaves the job.
+    for a new epoch. `transport` makes the transport of each epoch. Use the worker as a context manager, or
+    `close` it: it then leaves the job.
 
     Raises NoSuchJobError, BeyondRankError, WrongHostError, RankTakenError, JobDrainingError,
     RendezvousTimeoutError, SessionEndedError, TransportError, and wire.control's UnreachableControllerError
@@ -76,7 +84,7 @@ def join(
     where = find_socket(net) if address is None else address
     control = HttpControl(lambda: ControlClient(where, token), job, rank)
     try:
-        session = Session(control, UdpLink(control.ip), call_timeout)
+        session = Session(control, UdpLink(control.ip, transport), call_timeout)
         return session.rendezvous(timeout)
     except TransportError as error:
         control.close()

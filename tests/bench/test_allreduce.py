@@ -16,10 +16,7 @@ from bench import allreduce, cli
 from bench.allreduce import Cell
 from bench.rank import data, is_sum
 from controller.cli import app
-from controller.program import Program
-from controller.program.faults import Shares
-from controller.setup import connect
-from topologies import manager
+from topologies import jobs, manager
 from topologies import record as records
 from topologies.spec import star
 from topologies.targets import Target
@@ -122,8 +119,8 @@ def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest
             assert f"{2 if workers else 3} workers, 64 values a packet" in done.stdout
             assert f"network {name}, {target.name}: starting {2 if workers else 3} workers" in done.stderr
             assert "faults" not in done.stderr
-        with connect(record, "s1") as client:
-            Program(client.p4info).ingress_faults.set(client, 1, Shares(drop=0.3))
+        with jobs.control_of(record) as control:
+            jobs.set_faults(control, jobs.switch_ends(record, ["h1"]), drop=0.3)
         done = invoke(*TINY, "--net", name, "--dtype", "int32")
         counts = re.search(rf"network {name} has faults set: (\d+) dropped packets meanwhile\n", done.stderr)
         assert counts is not None

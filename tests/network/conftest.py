@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.setup import connect
 from tests.network.net import Net
-from topologies import manager
+from topologies import jobs, manager
 from topologies.spec import star
 from topologies.targets import Target
 
@@ -29,5 +28,5 @@ def net(target: Target) -> Iterator[Net]:
         folder = str(Path(__file__).parents[2])
         patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).strip(":"))
         with manager.network(star(HOSTS), name=name, target=target.name, elements=ELEMENTS) as record:
-            with connect(record, "s1") as client:
-                yield Net(record, client)
+            with jobs.control_of(record) as control:
+                yield Net(record, control)

@@ -8,7 +8,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,21 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.epochs import EpochStore
-from controller.jobs import JobController
 from controller.p4runtime import SwitchClient
-from controller.program import Program
-from controller.program.faults import Shares
-from controller.setup import job_controller, seat
 from tests.network.tensors import Call
-from topologies import processes
+from topologies import jobs, processes
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
-from topologies.targets import choose
+from wire.control import ControlClient
 from wire.verdicts import Verdict
 
 LIMIT_S = 60.0
-JOB = 3
 
 
 @dataclass(frozen=True)
@@ -45,72 +40,87 @@ class Sums:
 
 
 class Net:
-    """A star that is up, and a client of its switch."""
+    """A star that is up, and a client of its controller."""
 
-    def __init__(self, record: NetRecord, client: SwitchClient) -> None:
+    def __init__(self, record: NetRecord, control: ControlClient) -> None:
         self.record = record
-        self.client = client
-        self.program = Program(client.p4info)
-        self.ports = list(record.peers("s1"))
-
-    def jobs(self) -> JobController:
-        return job_controller(self.record, self.client, EpochStore(self.record.directory / "controller.db"))
+        self.control = control
+        self.ends = jobs.switch_ends(record, [host.name for host in record.hosts])
 
     @contextmanager
-    def faults(self, shares: Shares) -> Iterator[None]:
-        """Let every port fault its packets both ways while the block lasts."""
+    def faults(self, **shares: float) -> Iterator[None]:
+        """Let every port fault its packets both ways while the block lasts; see jobs.set_faults."""
         try:
-            self._set(shares)
+            jobs.set_faults(self.control, self.ends, **shares)
             yield
         finally:
-            self._set(Shares())
+            jobs.set_faults(self.control, self.ends)
 
-    def _set(self, shares: Shares) -> None:
-        for port in self.ports:
-            self.program.ingress_faults.set(self.client, port, shares)
-            self.program.egress_faults.set(self.client, port, shares)
+    def _ports(self) -> list[dict[str, Any]]:
+        return list(self.control.call("GET", "/v1/switches/s1/counters")["ports"].values())
 
     def counted(self, verdict: Verdict) -> int:
         """Packets that came in, on all ports, and were given this verdict."""
-        by_port = self.program.verdicts.of_ports(self.client, self.ports).ingress
-        return sum(counts.get(verdict, (0, 0))[0] for counts in by_port.values())
+        return sum(port["in"].get(verdict.name.lower(), [0])[0] for port in self._ports())
 
     def injected(self, verdict: Verdict) -> tuple[int, int]:
         """Packets that the fault table faulted so: at ingress, at egress."""
-        both = (self.program.ingress_faults, self.program.egress_faults)
-        found = [faults.injected(self.client, self.ports) for faults in both]
-        ingress, egress = (sum(c.get(verdict, (0, 0))[0] for c in by_port.values()) for by_port in found)
+        ports, name = self._ports(), verdict.name.lower()
+        ingress, egress = (sum(p[w].get(name, [0])[0] for p in ports) for w in ("faults_in", "faults_out"))
         return ingress, egress
+
+    def arguments(self, job: str, hosts: Sequence[str], calls: Sequence[Call], seed: int) -> list[list[str]]:
+        """Return what the ranks of a job are told, apart from where their results go (tests.network.rank)."""
+        told = json.dumps([asdict(call) for call in calls])
+        common = ["--net", self.record.name, "--job", job, "--seed", str(seed), "--calls", told]
+        return [[*common, "--rank", str(rank)] for rank in range(len(hosts))]
 
     def reduce(
         self, hosts: Sequence[str], calls: Sequence[Call], seed: int, folder: Path, *, scapy: bool = False
     ) -> Sums:
         """Run a job of one rank a host, each in its own process, through all calls."""
+        arguments = self.arguments("test", hosts, calls, seed)
         results = [folder / f"rank{rank}.npz" for rank in range(len(hosts))]
-        arguments = []
-        for host, path in zip(hosts, results, strict=True):
-            own = self.record.host(host)
-            told = json.dumps([asdict(call) for call in calls])
-            words = ["--ip", own.ip, "--seed", str(seed), "--calls", told, "--results", str(path)]
-            arguments.append([*words, *(["--scapy-on", own.interface] if scapy else [])])
-        window = choose(self.record.target).default_window
-        jobs = self.jobs()
+        for host, path, words in zip(hosts, results, arguments, strict=True):
+            words += ["--results", str(path)]
+            words += ["--scapy-on", self.record.host(host).interface] if scapy else []
         stats: dict[int, dict[str, Any]] = {}
-        with Ranks(self.record, hosts, "tests.network.rank", arguments) as ranks:
-            seats = [seat(self.record, h, port) for h, port in zip(hosts, ranks.ports(), strict=True)]
-            members = jobs.add_job(JOB, seats, window)
-            try:
-                for rank, membership in enumerate(members):
-                    ranks.tell(rank, membership.to_json())
-                for rank, message in ranks.heard(LIMIT_S):
-                    stats[rank] = message.get("stats", {})
-            finally:
-                jobs.remove_job(JOB)
-        arrays = []
-        for path in results:
-            with np.load(path) as loaded:
-                arrays.append([loaded[name] for name in loaded.files])
-        return Sums(arrays, [stats[rank] for rank in range(len(hosts))])
+        with (
+            jobs.job(self.control, "test", hosts),
+            Ranks(self.record, hosts, "tests.network.rank", arguments) as ranks,
+        ):
+            for rank, message in ranks.heard(LIMIT_S):
+                stats[rank] = message.get("stats", {})
+        return Sums([load(path) for path in results], [stats[rank] for rank in range(len(hosts))])
+
+    @contextmanager
+    def direct(self) -> Iterator[SwitchClient]:
+        """Be the switch's primary in the controller's place while the block lasts; there are no jobs then."""
+        switch = self.record.switch("s1")
+        assert switch.grpc is not None
+        with SwitchClient(switch.name, switch.device_id, switch.grpc, standby=True) as client:
+            client.take_over()
+            yield client
+        wait_for("the controller to be primary again", self.in_line)
+
+    def in_line(self) -> bool:
+        """Whether the controller has the switch in line."""
+        return bool(self.control.call("GET", "/v1/switches/s1")["in_line"])
+
+
+def load(path: Path) -> list[NDArray[Any]]:
+    """Return a rank's results by call."""
+    with np.load(path) as loaded:
+        return [loaded[name] for name in loaded.files]
+
+
+def wait_for(what: str, ready: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+    """Wait until `ready` returns something true, and return it."""
+    deadline = time.monotonic() + limit_s
+    while not (found := ready()):
+        assert time.monotonic() < deadline, f"waited {limit_s:g} s for {what}"
+        time.sleep(0.05)
+    return found
 
 
 class RawHost:

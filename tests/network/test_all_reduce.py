@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.program.faults import Shares
 from tests.network.net import Net, Sums
 from tests.network.tensors import Call, tensor
 from training.check import expected
@@ -42,7 +41,7 @@ def test_sums_are_exact_though_packets_are_lost_each_way(net: Net, workers: int,
     size = BYTES[net.record.target] // 4
     calls = [Call("float32", size), Call("int32", size)]
     before = (*net.injected(Verdict.FAULT_DROPPED), net.counted(Verdict.REPLAYED))
-    with net.faults(Shares(drop=0.05, seed=1000 + workers)):
+    with net.faults(drop=0.05, seed=1000 + workers):
         sums = net.reduce(HOSTS[:workers], calls, workers, tmp_path)
     assert_exact(sums, calls, workers, net.record.elements)
     after = (*net.injected(Verdict.FAULT_DROPPED), net.counted(Verdict.REPLAYED))
@@ -59,7 +58,7 @@ def test_sums_are_exact_though_packets_are_repeated_and_corrupted(net: Net, tmp_
     kinds = (Verdict.FAULT_DUPLICATED, Verdict.FAULT_CORRUPTED)
     before = [net.injected(kind) for kind in kinds]
     refused = net.counted(Verdict.BAD_UDP_CHECKSUM)
-    with net.faults(Shares(duplicate=0.03, corrupt=0.03, seed=5)):
+    with net.faults(duplicate=0.03, corrupt=0.03, seed=5):
         sums = net.reduce(HOSTS, calls, 5, tmp_path)
     assert_exact(sums, calls, 5, net.record.elements)
     injected = [

@@ -7,20 +7,25 @@ import itertools
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from controller.epochs import EpochStore
 from controller.jobs import Job
+from controller.p4runtime import SwitchClient
+from controller.program import Program
 from controller.program.peek import SlotState
-from controller.setup import seat
+from controller.setup import job_controller, seat
 from tests.dataplane.frames import Frame
-from tests.network.net import JOB, LIMIT_S, Net, RawHost
+from tests.network.net import LIMIT_S, Net, RawHost
 from topologies import processes
 from wire.constants import job_port
 from wire.verdicts import Verdict
 
 pytestmark = pytest.mark.root
 
+JOB = 3
 WORKER_PORT = 4001
 
 
@@ -39,17 +44,22 @@ def test_all_pairs_and_the_switch_answer_a_ping(net: Net) -> None:
 
 
 @contextmanager
-def job_of_h1_and_h3(net: Net) -> Iterator[Job]:
-    jobs = net.jobs()
-    seats = [seat(net.record, host, WORKER_PORT) for host in ("h1", "h3")]
-    jobs.add_job(JOB, seats, 4)
-    try:
-        yield jobs.job(JOB)
-    finally:
+def job_of_h1_and_h3(net: Net, folder: Path) -> Iterator[tuple[SwitchClient, Job]]:
+    """A job without workers, at the switch itself."""
+    with net.direct() as client:
+        jobs = job_controller(net.record, client, EpochStore(folder / "controller.db"))
+        seats = [seat(net.record, host, WORKER_PORT) for host in ("h1", "h3")]
+        jobs.add_job(JOB, seats, 4)
+        yield client, jobs.job(JOB)
         jobs.remove_job(JOB)
 
 
-def test_forged_results_and_contributions_do_not_get_through(net: Net) -> None:
+def counted(client: SwitchClient, net: Net, verdict: Verdict) -> int:
+    by_port = Program(client.p4info).verdicts.of_ports(client, net.record.peers("s1")).ingress
+    return sum(counts.get(verdict, (0, 0))[0] for counts in by_port.values())
+
+
+def test_forged_results_and_contributions_do_not_get_through(net: Net, tmp_path: Path) -> None:
     victim, attacker, switch = net.record.host("h1"), net.record.host("h2"), net.record.switch("s1")
     contribution = Frame(
         eth_src=victim.mac,
@@ -84,8 +94,13 @@ def test_forged_results_and_contributions_do_not_get_through(net: Net) -> None:
         result.but(eth_dst=switch.mac, ip_dst=switch.ip),
     ]
     kinds = (Verdict.SPOOFED_SOURCE, Verdict.NOT_ADMITTED)
-    with job_of_h1_and_h3(net) as job, RawHost(net.record, "h1") as h1, RawHost(net.record, "h2") as h2:
-        before = [net.counted(kind) for kind in kinds]
+    with (
+        job_of_h1_and_h3(net, tmp_path) as (client, job),
+        RawHost(net.record, "h1") as h1,
+        RawHost(net.record, "h2") as h2,
+    ):
+        peek = Program(client.p4info).peek
+        before = [counted(client, net, kind) for kind in kinds]
         for frame in itertools.chain(spoofed, not_admitted):
             h2.send(frame.pack())
         # What h2 may send takes the same way, so it arrives after anything that got through.
@@ -94,16 +109,16 @@ def test_forged_results_and_contributions_do_not_get_through(net: Net) -> None:
         h2.send(honest.pack())
         (arrived,) = h1.until(last_bytes(last))
         assert Frame.parse(arrived).ip_src == attacker.ip
-        after = [net.counted(kind) for kind in kinds]
+        after = [counted(client, net, kind) for kind in kinds]
         assert [b - a for a, b in zip(before, after, strict=True)] == [len(spoofed), len(not_admitted)]
-        assert net.program.peek.slot(net.client, job.base, 0).seen == 0
+        assert peek.slot(client, job.base, 0).seen == 0
         # The same bytes from whom they name are taken: it is the sender that was refused.
         h1.send(contribution.pack())
         answer = b"the answer"  # the last one comes back too, quoted in an ICMP error
         back = {"eth_src": victim.mac, "ip_src": victim.ip, "ip_dst": attacker.ip}
         h1.send(honest.but(**back, values=tuple(answer)).pack())
         h2.until(last_bytes(answer))
-        assert net.program.peek.slot(net.client, job.base, 0) == SlotState(job.epoch, 0, 0b01, False)
+        assert peek.slot(client, job.base, 0) == SlotState(job.epoch, 0, 0b01, False)
 
 
 def last_bytes(text: bytes) -> bytes:

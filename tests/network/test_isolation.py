@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from controller.entities import insert
+from controller.epochs import EpochStore
 from controller.p4runtime import SwitchClient
+from controller.program import Program
 from controller.program.admission import Pool, Sender
 from controller.program.refusals import MAX_REPORTS_PER_S, Refusal
-from controller.setup import seat
+from controller.setup import job_controller, seat
 from tests.dataplane.attacks import ATTACKS, Scene, against_hosts
 from tests.dataplane.frames import Frame
-from tests.network.net import JOB, LIMIT_S, Net, Sums
+from tests.network.net import LIMIT_S, Net, Sums, load
 from tests.network.tensors import Call
 from tests.network.test_all_reduce import assert_exact
 from topologies import processes
@@ -39,7 +40,8 @@ pytestmark = pytest.mark.root
 
 VICTIMS = ["h1", "h2", "h3"]
 ATTACKER, ITS_PORT = "h4", 4
-ATTACKERS_JOB = 9
+JOB, ATTACKERS_JOB = 3, 9
+VICTIMS_PORT = 4001
 OWN_PORT, SECOND_PORT, FORMER_PORT = 5000, 5001, 5999
 RATE = {"embedded": 5_000_000, "bmv2": 200_000}
 """What the attacker's job may send, bit/s: the flood of its admitted frames is many times that."""
@@ -47,7 +49,7 @@ PER_S = {"embedded": 20_000, "bmv2": 1_500}
 """Hostile frames a second."""
 BYTES = {"embedded": 1 << 20, "bmv2": 1 << 16}
 SEED = 31
-FLOOD_S = 3.0
+FLOOD_S = 4.0
 SHORTEST = 14
 """A packet socket sends no frame without a whole Ethernet header."""
 
@@ -89,44 +91,40 @@ class Hostile:
 
 @dataclass
 class Stage:
-    """The victims' ranks, waiting for their memberships, and the attacker in its host."""
+    """The victims' job and the attacker's, at the switch itself, and the attacker in its host."""
 
-    net: Net
-    ranks: Ranks
+    client: SwitchClient
+    program: Program
     members: list[Membership]
     scene: Scene
     hostile: Hostile
 
+    def counted(self) -> Counter[Verdict]:
+        """What the attacker's port was given."""
+        found = self.program.verdicts.of_ports(self.client, [ITS_PORT]).ingress.get(ITS_PORT, {})
+        return Counter({verdict: packets for verdict, (packets, _) in found.items()})
+
 
 @contextmanager
-def stage(net: Net, calls: list[Call], folder: Path) -> Iterator[Stage]:
-    record, jobs = net.record, net.jobs()
-    arguments = []
-    for rank, host in enumerate(VICTIMS):
-        told = json.dumps([vars(call) for call in calls])
-        words = ["--ip", record.host(host).ip, "--seed", str(SEED), "--calls", told]
-        arguments.append([*words, "--results", str(folder / f"rank{rank}.npz")])
+def stage(net: Net, folder: Path) -> Iterator[Stage]:
+    record = net.record
     hostile = Hostile(net)
     try:
-        with Ranks(record, VICTIMS, "tests.network.rank", arguments) as ranks:
-            window = choose(record.target).default_window
-            seats = [seat(record, host, port) for host, port in zip(VICTIMS, ranks.ports(), strict=True)]
-            members = jobs.add_job(JOB, seats, window)
+        with net.direct() as client:
+            program = Program(client.p4info)
+            jobs = job_controller(record, client, EpochStore(folder / "controller.db"))
+            seats = [seat(record, host, VICTIMS_PORT) for host in VICTIMS]
+            members = jobs.add_job(JOB, seats, choose(record.target).default_window)
             own = [seat(record, ATTACKER, port) for port in (OWN_PORT, SECOND_PORT)]
-            try:
-                attacker, _ = jobs.add_job(ATTACKERS_JOB, own, 4)
-                job = jobs.job(ATTACKERS_JOB)
-                former = Sender(ITS_PORT, attacker.own_ip, FORMER_PORT, attacker.port)
-                pool = Pool(job.base, 4, job.epoch - 1, job.group)
-                entry = net.program.admission.worker(former, 0, 2, pool)
-                insert(net.client, [entry])
-                net.program.rates.set(net.client, ATTACKERS_JOB, RATE[record.target], 2)
-                net.program.refusals.subscribe(net.client)
-                yield Stage(net, ranks, members, _scene(attacker, members[0]), hostile)
-                net.program.rates.set(net.client, ATTACKERS_JOB, None, 2)
-            finally:
-                for number in list(jobs.jobs):
-                    jobs.remove_job(number)
+            attacker, _ = jobs.add_job(ATTACKERS_JOB, own, 4)
+            job = jobs.job(ATTACKERS_JOB)
+            former = Sender(ITS_PORT, attacker.own_ip, FORMER_PORT, attacker.port)
+            pool = Pool(job.base, 4, job.epoch - 1, job.group)
+            # What is not removed here, the controller removes when it is primary again.
+            insert(client, [program.admission.worker(former, 0, 2, pool)])
+            program.rates.set(client, ATTACKERS_JOB, RATE[record.target], 2)
+            program.refusals.subscribe(client)
+            yield Stage(client, program, members, _scene(attacker, members[0]), hostile)
     finally:
         hostile.close()
 
@@ -140,11 +138,6 @@ def _scene(attacker: Membership, victim: Membership) -> Scene:
     return Scene(attacker, FORMER_PORT, victim, captured)
 
 
-def counted(net: Net) -> Counter[Verdict]:
-    found = net.program.verdicts.of_ports(net.client, [ITS_PORT]).ingress.get(ITS_PORT, {})
-    return Counter({verdict: packets for verdict, (packets, _) in found.items()})
-
-
 def reports(client: SwitchClient, program: Any, seconds: float) -> list[Refusal]:
     """What is told until that time has passed without news."""
     found = []
@@ -155,10 +148,22 @@ def reports(client: SwitchClient, program: Any, seconds: float) -> list[Refusal]
     return found
 
 
+def arguments(members: list[Membership], calls: list[Call], results: list[Path]) -> list[list[str]]:
+    told = json.dumps([vars(call) for call in calls])
+    return [
+        [
+            *("--membership", member.to_json(), "--seed", str(SEED), "--calls", told),
+            *("--results", str(path)),
+        ]
+        for member, path in zip(members, results, strict=True)
+    ]
+
+
 def test_a_hostile_host_beside_a_job(net: Net, tmp_path: Path) -> None:
     size = BYTES[net.record.target] // 4
     calls = [Call("int32", size), Call("float32", size)] * 3
-    with stage(net, calls, tmp_path) as on:
+    results = [tmp_path / f"rank{rank}.npz" for rank in range(len(VICTIMS))]
+    with stage(net, tmp_path) as on:
         scene = on.scene
         attacks = [make(scene) for make in ATTACKS.values()]
         attacks = [attack for attack in attacks if len(attack.data) >= SHORTEST]
@@ -166,32 +171,27 @@ def test_a_hostile_host_beside_a_job(net: Net, tmp_path: Path) -> None:
         used = [scene.own(slot=c % 4, version=c // 4, chunk=c).pack() for c in range(8)]
         once_a_slot = on.hostile.send(used, 500).result(LIMIT_S)
         assert once_a_slot["sent"] == 8
-        reports(net.client, net.program, 0.5)
+        reports(on.client, on.program, 0.5)
 
-        before = counted(net)
+        before = on.counted()
         on.hostile.send([attack.data for attack in attacks], 500).result(LIMIT_S)
         expected = Counter(attack.verdict for attack in attacks)
-        assert {v: n for v, n in (counted(net) - before).items() if v in expected} == expected
-        assert reports(net.client, net.program, 0.5)
+        assert {v: n for v, n in (on.counted() - before).items() if v in expected} == expected
+        assert reports(on.client, on.program, 0.5)
         # The last of them goes with the meter of a flood, beside the victims at work.
         flood = [attack.data for attack in attacks] + [used[0]] * len(attacks) + against_hosts(scene)
-        before, started = counted(net), time.monotonic()
+        before, started = on.counted(), time.monotonic()
         flooding = on.hostile.send(flood, PER_S[net.record.target], seconds=FLOOD_S)
-        for rank, membership in enumerate(on.members):
-            on.ranks.tell(rank, membership.to_json())
-        for _ in on.ranks.heard(LIMIT_S):
-            pass
+        with Ranks(net.record, VICTIMS, "tests.network.rank", arguments(on.members, calls, results)) as ranks:
+            for _ in ranks.heard(LIMIT_S):
+                pass
         outcome = flooding.result(LIMIT_S)
-        told = reports(net.client, net.program, 0.5)
+        told = reports(on.client, on.program, 0.5)
         took = time.monotonic() - started
-        got = counted(net) - before
-        verdicts = net.program.verdicts.of_jobs(net.client, {JOB: len(VICTIMS), ATTACKERS_JOB: 2})
+        got = on.counted() - before
+        verdicts = on.program.verdicts.of_jobs(on.client, {JOB: len(VICTIMS), ATTACKERS_JOB: 2})
 
-    results = []
-    for rank in range(len(VICTIMS)):
-        with np.load(tmp_path / f"rank{rank}.npz") as loaded:
-            results.append([loaded[name] for name in loaded.files])
-    assert_exact(Sums(results, []), calls, SEED, net.record.elements)
+    assert_exact(Sums([load(path) for path in results], []), calls, SEED, net.record.elements)
     # Nothing of the victims' job came to the attacker.
     for data in map(bytes.fromhex, outcome["received"]):
         assert data[34:36] != job_port(JOB).to_bytes(2, "big") or data[12:14] != b"\x08\x00", data.hex()

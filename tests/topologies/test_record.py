@@ -25,6 +25,7 @@ def test_a_record_survives_its_text(hosts: int, rate: float | None, pcap: str | 
     record = new_record("n", spec, target="bmv2", elements=256, slots=16384, pcap=pcap)
     record = with_host(record, "h1", process=Process(7, 8), netns=9)
     record = with_switch(record, "s1", process=Process(10, 11), grpc="127.0.0.1:12")
+    record = replace(record, controller=Process(12, 13), lease=2.5, given_up=("switch s1",))
     assert NetRecord.from_json(record.to_json()) == record
 
 
@@ -112,9 +113,16 @@ def test_a_process_is_its_pid_and_start() -> None:
 
 def test_a_record_tells_who_died(tmp_path: Path) -> None:
     record = make(tmp_path, hosts=2)
-    assert record.dead() == []
+    assert (record.dead(), record.restarting()) == ([], [])
     record = replace(with_host(record, "h1", process=record.owner), state="up")
-    assert record.dead() == ["switch s1", "host h2"]
+    # Its daemon starts the first two again, until it gives up.
+    assert record.restarting() == ["its controller", "switch s1"]
+    assert record.dead() == ["host h2"]
+    given_up = replace(record, given_up=("switch s1",))
+    assert (given_up.restarting(), given_up.dead()) == (["its controller"], ["switch s1", "host h2"])
+    crashed = replace(record, owner=replace(record.owner, start=0))
+    assert crashed.restarting() == []
+    assert crashed.dead() == ["its daemon", "its controller", "switch s1", "host h2"]
 
 
 def test_one_bad_folder_hides_no_other_network(tmp_path: Path) -> None:
