@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
@@ -36,12 +37,15 @@ from controller.store import Store
 from controller.switches import SwitchLink
 from topologies.record import NetRecord
 from wire.constants import JOBS
+from wire.verdicts import Verdict
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 RETRY_SECONDS = 1.0
 """Between two attempts to reach a switch."""
+REFUSED_SECONDS = 5.0
+"""Between two events about packets that a port refused for one reason."""
 REFUSALS = 4096
 """Sources whose last refused packet is remembered."""
 
@@ -67,6 +71,8 @@ class Controller:
         """Set off with every event."""
         self.refusals: dict[tuple[str | None, int | None], tuple[float, Refusal]] = {}
         """By (IPv4 source, UDP source): when a packet of it was last refused, and which."""
+        self._refused: dict[tuple[str, int, Verdict], tuple[float, int]] = {}
+        """By switch, port and verdict: when an event told of it, and how many reports came since."""
         self._jobs: dict[str, LiveJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -182,8 +188,16 @@ class Controller:
         self.refusals[source] = (time.monotonic(), refusal)
         while len(self.refusals) > REFUSALS:
             self.refusals.pop(next(iter(self.refusals)))
+        # What a flood could push out of the log is worth more than its thousandth packet.
+        kind = (link.name, refusal.port, refusal.verdict)
+        since, more = self._refused.get(kind, (-math.inf, 0))
+        if time.monotonic() - since < REFUSED_SECONDS:
+            self._refused[kind] = (since, more + 1)
+            return
+        self._refused[kind] = (time.monotonic(), 0)
         job = next((job.name for job in self._jobs.values() if job.number == refusal.job), "")
-        self.note(job, "refused", f"switch {link.name}: {refusal}")
+        before = f"; {more} more reports like it since the last" if more else ""
+        self.note(job, "refused", f"switch {link.name}: {refusal}{before}")
 
     async def _tick(self) -> None:
         while True:

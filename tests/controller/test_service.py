@@ -16,6 +16,7 @@ from controller.entities import delete, insert, multicast_group
 from controller.epochs import EpochStore
 from controller.errors import BindAgainError, PoolFullError, UnreachableError
 from controller.program.faults import Shares
+from controller.program.refusals import Refusal
 from controller.readback import read_all
 from controller.requests import (
     JobChange,
@@ -34,6 +35,7 @@ from controller.switches import SwitchLink
 from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
+from wire.verdicts import Verdict
 
 HOSTS = 5
 MEMBERS = "SwitchIngress.handle.aggregation.admission.members"
@@ -350,5 +352,26 @@ def test_barriers(record: NetRecord) -> None:
             waiting = asyncio.create_task(controller.sessions.barrier(sids[0], 1, 5.0))
             assert (await controller.sessions.barrier(sids[1], 1, 5.0))["passed"]
             assert (await waiting)["passed"]
+
+    run(work())
+
+
+def test_a_flood_of_refused_packets_is_a_few_events(record: NetRecord) -> None:
+    def refusal(port: int, verdict: Verdict, source: int) -> Refusal:
+        return Refusal(0.0, port, verdict, "02:00:0a:00:00:01", "10.0.0.1", "10.0.255.1", source, 0xBE00, 0)
+
+    async def work() -> None:
+        async with controlled(record) as controller:
+            await controller.add(NewJob(name="alice", workers=["h1"], slots=16))
+            link = controller.links["s1"]
+            for source in range(5000, 6000):
+                controller._take_refusal(link, refusal(1, Verdict.NOT_ADMITTED, source))
+            controller._take_refusal(link, refusal(1, Verdict.BAD_LENGTH, 7))
+            controller._take_refusal(link, refusal(2, Verdict.NOT_ADMITTED, 8))
+            told = [e for e in controller.store.events() if e.kind == "refused"]
+            assert [e.job for e in told] == ["alice"] * 3
+            assert "10.0.0.1:5000" in told[0].text
+            _, last = controller.refusals["10.0.0.1", 5999]
+            assert last.verdict is Verdict.NOT_ADMITTED
 
     run(work())
