@@ -231,6 +231,52 @@ def bench_controller(
     _print_absent(absent)
 
 
+@app.command("isolation")
+def bench_isolation(
+    workers: Annotated[int, typer.Option(min=1, max=63, help="Workers of the job that is measured.")] = 2,
+    elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
+    switch: Annotated[str | None, typer.Option(help="embedded or bmv2; default: embedded.")] = None,
+    size: Annotated[str, typer.Option(help="Bytes of each worker's array.")] = "2MiB",
+    link: Annotated[float, typer.Option(min=1, help="Rate of each link, Mbit/s.")] = 100.0,
+    rate: Annotated[float, typer.Option(min=1, help="What the flooding job may send, Mbit/s.")] = 20.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each flood has its turn.")] = 2,
+    as_json: JsonOption = False,
+) -> None:
+    """A job's all-reduce alone, and beside a host that floods the switch, by kinds of flood."""
+    from bench import isolation
+    from topologies import manager
+    from topologies.targets import choose
+
+    target, nbytes = choose(switch).name, _bytes(size)
+    with _progress() as (say, bar):
+        options: dict[str, Any] = {"name": "bench-isolation", "target": target, "elements": elements}
+        with manager.network(isolation.network(workers, link), **options, say=say) as record:
+            found = isolation.measure(record, nbytes, round(1e6 * rate), rounds, say, bar(target))
+    ratios = isolation.ratios(found)
+    if as_json:
+        floods = {beside.flood: {**asdict(beside), "ratio": ratios[beside.flood]} for beside in found}
+        tree = {"target": target, "workers": workers, "link_mbit": link, "bytes": nbytes, "floods": floods}
+        typer.echo(json.dumps(tree, indent=1))
+        return
+    rows = [
+        (
+            isolation.words(beside.flood),
+            f"{beside.mbit_per_s:,.0f}" if beside.packets_per_s else "",
+            f"{beside.packets_per_s:,.0f}" if beside.packets_per_s else "",
+            ", ".join(
+                f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in beside.verdicts.items()
+            ),
+            f"{1e3 * beside.median:.1f} ({1e3 * min(beside.seconds):.1f}, {1e3 * max(beside.seconds):.1f})",
+            f"{ratios[beside.flood]:.3f}",
+        )
+        for beside in found
+    ]
+    heads = ("beside", "Mbit/s", "packets/s", "of them", "ms: median (min, max)", "× alone")
+    title = f"{target}: {workers} workers reduce {size} over {link:g} Mbit/s links"
+    _print_table(title, heads, rows, left=1)
+    typer.echo(f"aim: at most {isolation.LIMIT:g} times the time alone beside what the switch refuses")
+
+
 def _present(switch: str | None, absent: dict[str, str]) -> list[str]:
     """Return the targets to measure; note in `absent` those that cannot run here. TargetError if none can."""
     from topologies.targets import choose, targets
