@@ -226,12 +226,12 @@ class World:
         engine = rank.engine
         if engine.done:
             rank.finish()
+        elif rank.can_begin and rank.number < self.calls and self.random.random() < 0.3:
+            rank.begin()
         elif engine.outstanding:
             rank.poll()
             if not self.up and not self.down:
                 self.now = max(self.now, min(engine.wake_at(self.now), self.now + 1.0))
-        elif rank.can_begin and rank.number < self.calls and self.random.random() < 0.3:
-            rank.begin()
 
     def run(self, until: Any = None) -> None:
         while not (until() if until is not None else self.finished):
