@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a switch process: a thread in C (runtime/io.c) between AF_PACKET sockets and the device."""
+"""The ports of a switch process: a thread in C (runtime/io*.c) between AF_PACKET sockets and the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from switch.values import Stats
 
 log = logging.getLogger("switch.ports")
 
-IO_SOURCES = ("io.c", "io_port.c", "io_queue.c", "io_super.c")
+IO_SOURCES = ("io.c", "io_thread.c", "io_port.c", "io_queue.c", "io_super.c")
 WAIT_MS = 1000
 """The reader of events looks up at least this often."""
 JOIN_S = 5.0
@@ -78,7 +78,7 @@ class Ports:
     """A Dataplane on network interfaces. Add ports, start, attach devices; close ends all of it."""
 
     def __init__(self, library: Path, cpu_port: int | None, *, join: bool = True) -> None:
-        """Prepare without ports. `library` is what runtime/io.c was compiled to.
+        """Prepare without ports. `library` is what io_library gives.
 
         Super-packets that come are cut up in any case; without `join` every frame leaves alone.
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What io.c (the thread and its face), io_port.c (one port: socket, captures, sending) and io_queue.c share. */
+/* What io.c (the face), io_thread.c (what moves packets), io_port.c (one port: socket, captures, sending) and
+ * io_queue.c share. */
 #ifndef P4REDUCE_IO_INTERNAL_H
 #define P4REDUCE_IO_INTERNAL_H
 
@@ -95,5 +96,71 @@ int queue_put(queue *q, io_event event, const uint8_t *data); /* 0 or -ENOMEM */
 node *queue_take(queue *q);                                   /* to be freed; NULL when empty */
 
 int64_t io_now_ms(void);
+
+/* ---- all of it */
+
+#define PORT_NUMBERS 65536
+#define MAX_PORTS 1024
+#define HELD 8 /* ports that a super-packet may leave on whole */
+
+typedef struct held {
+    uint32_t port, len;
+} held;
+
+struct io {
+    int64_t cpu_port;
+    port_listener listener;
+    int epoll, wake;
+    pthread_t thread;
+    int started;
+    atomic_int stop;
+    port *by_number[PORT_NUMBERS];
+    port *ports[MAX_PORTS];
+    size_t port_count;
+    unsigned join;
+    port *touched[MAX_PORTS]; /* ports with frames to send */
+    size_t touched_count;
+
+    pthread_mutex_t control; /* guards the five below */
+    pthread_cond_t changed;
+    int running;
+    io_process next_process;
+    io_alike next_alike;
+    sw *next_program;
+    atomic_int change;
+    io_process process; /* of the thread */
+    io_alike alike;
+    sw *program;
+
+    pthread_mutex_t queues;
+    pthread_cond_t ready;
+    queue events, injected;
+    atomic_uint_fast64_t packet_in_lost;
+
+    struct mmsghdr messages[BATCH];
+    struct iovec vectors[BATCH];
+    struct sockaddr_ll addresses[BATCH];
+    union {
+        char bytes[CMSG_SPACE(sizeof(struct tpacket_auxdata))];
+        struct cmsghdr align;
+    } controls[BATCH];
+    uint8_t *buffers; /* BATCH of STRIDE bytes */
+    uint8_t *segments; /* of one super-packet, at most BATCH at once */
+    sw_packet packets[BATCH]; /* ready for the program */
+    size_t packet_count;
+
+    const super_cut *cut; /* whose first segment runs through the program for others, too */
+    held held[HELD]; /* what came of it so far */
+    uint32_t held_count;
+    int unlike; /* nothing is held any more */
+    uint8_t *held_bytes;
+};
+
+/* io.c */
+void io_tell(void *context, int32_t kind, uint32_t number, int error);
+
+/* io_thread.c */
+void *io_loop(void *context);
+void io_tick(io *o); /* by the thread, or after it has ended */
 
 #endif
