@@ -125,6 +125,20 @@ def test_a_known_result_does_not_count_for_the_send_rule(device: SwitchDevice) -
     assert not rank.engine.outstanding
 
 
+def test_a_call_begins_while_packets_of_the_last_are_sent_again(device: SwitchDevice) -> None:
+    world = World(device, 1, loss=0.0, duplicate=0.0)
+    world.start(3, Tensors(1, 1, 9), 1, 9, window=8, lead=4, g0=0)
+    [rank] = world.ranks
+    world.run(lambda: rank.number == 3)
+    rank.engine.stop("test")
+    first, next_chunk = rank.engine.first_missing - 7, rank.engine.next_chunk
+    [member] = world.jobs.new_epoch(3, seats([world.ports.take()]), g0=first, t0=0, window=4)
+    rank.resume(member)
+    rank.begin()
+    assert rank.engine.next_chunk == next_chunk
+    world.run()
+
+
 def test_a_stopped_engine_sends_and_takes_in_nothing(device: SwitchDevice) -> None:
     world = World(device, 1, loss=0.0, duplicate=0.0)
     world.start(3, Tensors(2, 1, 6), 1, 9, window=4, lead=4, g0=0)
