@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from controller import looks
 from controller.changes import FETCH_SECONDS, STOP_SECONDS, Session
@@ -123,50 +123,51 @@ def stuck(
     now: float,
 ) -> str:
     """Say why a job that runs completes nothing: `found` are its slots, `arrivals` packets by rank."""
-    group = job.group
     begin = f"Job {job.name} runs, and no chunk was completed in the last {PAUSE:g} s: "
-    sessions = group.sessions
-    outside = [rank for rank, s in sorted(sessions.items()) if not group.in_epoch(s)]
+    return f"{begin}{_cause(controller, job, found, arrivals, now)}.{_silent(controller, job, now)}"
+
+
+def _cause(
+    controller: Controller,
+    job: LiveJob,
+    found: Sequence[SlotView],
+    arrivals: Mapping[int, Mapping[str, int]],
+    now: float,
+) -> str:
+    group, sessions = job.group, dict(sorted(job.group.sessions.items()))
+    outside = [rank for rank, s in sessions.items() if not group.in_epoch(s)]
     if outside:
-        text = f"{_ranks(job, outside)} must still enter epoch {group.epoch}"
-        return f"{begin}{text}.{_silent(controller, job, now)}"
-    waiting = {
-        rank: s for rank, s in sorted(sessions.items()) if s.status.first_missing < s.status.next_chunk
-    }
+        return f"{_ranks(job, outside)} must still enter epoch {group.epoch}"
+    waiting = {rank: s for rank, s in sessions.items() if s.status.first_missing < s.status.next_chunk}
     most = max((s.status.begun for s in sessions.values()), default=0)
-    behind = [rank for rank, s in sorted(sessions.items()) if s.status.begun < most]
     partial = next((view for view in found if not view.done), None)
     lowest = looks.lowest_missing(job)
-    if partial is not None and (lowest is None or partial.chunk <= lowest or _is_done(found, lowest) is None):
-        words = [
+    held = None if lowest is None else next((view.done for view in found if view.chunk == lowest), None)
+    if partial is not None and (lowest is None or partial.chunk <= lowest or held is None):
+        return "; and ".join(
             _not_contributed(controller, job, rank, partial, most, arrivals, now) for rank in partial.missing
-        ]
-        return begin + "; and ".join(words) + "." + _silent(controller, job, now, partial.missing)
-    if lowest is not None and _is_done(found, lowest):
+        )
+    if held:
         ranks = [rank for rank, s in waiting.items() if s.status.first_missing == lowest]
         since = max(now - sessions[rank].moved for rank in ranks)
         text = (
-            f"{_ranks(job, ranks)} has not received the result of chunk {lowest} for {since:.1f} s, "
-            "though the switch has it: each packet that asks for it again is answered"
+            f"{_ranks(job, ranks)} {_have(ranks)} not received the result of chunk {lowest} for {since:.1f} s"
+            ", though the switch has it: each packet that asks for it again is answered"
         )
-        text += "".join(_signs(controller, job, rank, arrivals, now) for rank in ranks)
-        return f"{begin}{text}.{_silent(controller, job, now)}"
+        return text + "".join(_signs(controller, job, rank, arrivals, now) for rank in ranks)
+    behind = [rank for rank, s in sessions.items() if s.status.begun < most]
     if behind:
-        ahead = [rank for rank in sorted(sessions) if rank not in behind]
+        ahead = [rank for rank in sessions if rank not in behind]
         least = min(sessions[rank].status.begun for rank in behind)
-        only = f"{_ranks(job, behind)} only {least}" if least else f"{_ranks(job, behind)} none"
-        return (
-            f"{begin}{_ranks(job, ahead)} has begun all-reduce {most}, {only}.{_silent(controller, job, now)}"
-        )
+        only = f"only {least}" if least else "none"
+        return f"{_ranks(job, ahead)} {_have(ahead)} begun all-reduce {most}, {_ranks(job, behind)} {only}"
     if lowest is not None:
         since = max(now - s.moved for s in waiting.values())
         text = f"no contribution to chunk {lowest} has been admitted, for {since:.1f} s"
-        text += "".join(_signs(controller, job, rank, arrivals, now) for rank in waiting)
-        return f"{begin}{text}.{_silent(controller, job, now)}"
-    idle = "no rank has begun an all-reduce yet"
-    if most:
-        idle = f"it is idle, since all ranks have finished all-reduce {most} and none has begun a further one"
-    return f"{begin}{idle}.{_silent(controller, job, now)}"
+        return text + "".join(_signs(controller, job, rank, arrivals, now) for rank in waiting)
+    if not most:
+        return "no rank has begun an all-reduce yet"
+    return f"it is idle, since all ranks have finished all-reduce {most} and none has begun a further one"
 
 
 def _not_contributed(
@@ -228,24 +229,17 @@ def _signs(
     return text
 
 
-def _silent(controller: Controller, job: LiveJob, now: float, ranks: Iterable[int] | None = None) -> str:
+def _silent(controller: Controller, job: LiveJob, now: float) -> str:
     """Tell of workers whose lease is about to end."""
     lease = controller.sessions.lease
     quiet: list[Session] = [
-        s
-        for rank, s in sorted(job.group.sessions.items())
-        if (ranks is None or rank in ranks) and s.deadline - now < lease * (1 - QUIET_SHARE)
+        s for _, s in sorted(job.group.sessions.items()) if s.deadline - now < lease * (1 - QUIET_SHARE)
     ]
     return "".join(
         f" {_who(job, s.rank, 'Worker')} has said nothing for {max(0.0, lease - (s.deadline - now)):.1f} s "
         f"and counts as lost in {max(0.0, s.deadline - now):.1f} s."
         for s in quiet
     )
-
-
-def _is_done(found: Sequence[SlotView], chunk: int) -> bool | None:
-    """Say whether a chunk's slot holds its result; None if the slot holds another chunk, or none."""
-    return next((view.done for view in found if view.chunk == chunk), None)
 
 
 def _completed(verdicts: JobVerdicts) -> int:
@@ -262,6 +256,10 @@ def _who(job: LiveJob, rank: int, word: str = "worker") -> str:
 
 def _ranks(job: LiveJob, ranks: Sequence[int]) -> str:
     return _list([_who(job, rank) for rank in ranks])
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
 
 
 def _list(words: Sequence[str]) -> str:

@@ -35,7 +35,8 @@ T = TypeVar("T")
 class Office:
     """Network NET below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
 
-    def __init__(self, root: Path, served: Served, hosts: int = 5, lease: float = 10.0) -> None:
+    def __init__(self, root: Path, served: Served, hosts: int = 5, state: Path | None = None) -> None:
+        """`state` is what a controller before it left."""
         self.served = served
         record = new_record(
             NET, star(hosts), target="embedded", elements=64, slots=1024, root=root, interfaces=root
@@ -46,15 +47,14 @@ class Office:
         self.controller: Controller
         self.fabric = MemoryFabric(served.process)
         self.url = ""
-        self._lease = lease
+        self._state = state or self.record.directory / "controller.db"
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
 
     async def _serve(self) -> None:
-        path = self.record.directory / "controller.db"
-        epochs, store = EpochStore(path), Store(path)
-        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")], self._lease)
+        epochs, store = EpochStore(self._state), Store(self._state)
+        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")])
         await self.controller.start()
         local = socket.socket(socket.AF_UNIX)
         local.bind(str(self.socket))
