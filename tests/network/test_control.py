@@ -133,8 +133,8 @@ def test_a_flood_is_reported_at_a_bounded_rate(switch: Running) -> None:
             found += program.refusals.decode(arrived, digests)
         assert time.monotonic() < started + LIMIT_S
     took = time.monotonic() - started
-    assert counted == sent > 1000
-    assert 2 <= len(found) <= 10 * took + 1
+    assert counted == sent
+    assert 2 <= len(found) <= 10 * took + 1 < sent
     assert {refusal.verdict for refusal in found} == {Verdict.NOT_ADMITTED}
     assert {(r.port, r.eth_src, r.ip_src, r.udp_src, r.job, r.worker) for r in found} == {
         (1, host.mac, host.ip, udp_port(0) + 1000, JOB, None)
