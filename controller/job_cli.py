@@ -248,16 +248,16 @@ def job_events(
         if as_json and not follow:
             print_json(found)
             return
-        for event in _following(client, found, name) if follow else found:
+        for event in following(client, found, name) if follow else found:
             typer.echo(json.dumps(event) if as_json else _event_line(event))
         if not found and not follow:
             typer.echo(f"nothing has happened{f' to job {name}' if name else ''} yet", err=True)
 
 
-def _following(
+def following(
     client: ControlClient, found: list[dict[str, Any]], job: str | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield events, and those that come; a controller may be away for AWAY_SECONDS."""
+    """Yield events `found` and those that come; a controller may be away for AWAY_SECONDS."""
     after, heard = 0, time.monotonic()
     while True:
         for event in found:
