@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from wire.errors import P4ReduceError
 
 ROOMS = {
-    "net": ("topologies.cli", "Networks and their switches: up, status, exec, down."),
+    "net": ("topologies.cli", "Networks and their switches: up, status, exec, switch, down."),
     "controller": (
         "controller.controller_cli",
         "Keep a network's jobs and serve its API (net up starts one).",

@@ -12,21 +12,16 @@ from typing import Any
 
 from switch.errors import SwitchError
 from switch.stats_socket import read_stats
-from topologies.record import NetRecord
+from topologies.record import NetRecord, stats_socket
 
 LOSSES = ("rx_dropped", "rx_errors", "tx_dropped", "tx_errors")
 INTERFACES = Path("/sys/class/net")
 
 
-def stats_socket(record: NetRecord, switch: str) -> Path:
-    """Return where a switch that has a stats socket serves it."""
-    return record.directory / f"{switch}.stats"
-
-
 def of_ports(record: NetRecord, switch: str) -> dict[int, dict[str, int]]:
     """Return packets lost by port and kind (LOSSES), as far as anything is known of them; blocking."""
     ports = record.switch(switch).ports
-    path = stats_socket(record, switch)
+    path = stats_socket(record.directory, record.switch(switch).device_id)
     if path.exists():
         try:
             told: dict[str, Any] = read_stats(path)["ports"]

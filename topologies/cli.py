@@ -12,16 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
+from controller import switch_cli
+from controller.terminal import NetOption
 from topologies import record as records
 from topologies.record import CONTROLLER, NetRecord
 from wire.errors import P4ReduceError
 from wire.hints import command
 
-app = typer.Typer(help="Networks and their switches: up, status, exec, down.", no_args_is_help=True)
-
-NetOption = Annotated[
-    str | None, typer.Option("--net", metavar="NAME", help="Which network; needless when only one runs.")
-]
+app = typer.Typer(help="Networks and their switches: up, status, exec, switch, down.", no_args_is_help=True)
+app.add_typer(switch_cli.app, name="switch")
 
 
 @app.command("up")

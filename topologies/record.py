@@ -35,6 +35,11 @@ def switch_part(name: str) -> str:
     return f"switch {name}"
 
 
+def stats_socket(directory: Path, device_id: int) -> Path:
+    """Return where a switch that can tells what its ports lost; `directory` is its network's."""
+    return directory / f"s{device_id}.stats"
+
+
 @dataclass(frozen=True)
 class Process:
     """A process by pid and start time (clock ticks since boot, field 22 of /proc/PID/stat, proc(5))."""

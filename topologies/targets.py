@@ -21,7 +21,7 @@ from pathlib import Path
 from topologies import preflight
 from topologies.errors import TargetError
 from topologies.processes import LoggedProcess
-from topologies.record import Process
+from topologies.record import Process, stats_socket
 from wire.constants import CPU_PORT, DROP_PORT
 
 SWITCH_VARIABLE = "P4REDUCE_SWITCH"
@@ -110,6 +110,10 @@ class EmbeddedTarget(Target):
     def program(self) -> list[str]:
         """See Target.program."""
         return [sys.executable, "-m", "switch"]
+
+    def extra_flags(self, directory: Path, device_id: int) -> list[str]:
+        """Let it tell what its ports lose, where the controller asks."""
+        return ["--stats-socket", str(stats_socket(directory, device_id))]
 
 
 class Bmv2Target(Target):
