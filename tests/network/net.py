@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -17,13 +18,16 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from controller.p4runtime import SwitchClient
 from tests.network.tensors import Call
-from topologies import jobs, processes
+from topologies import jobs, manager, processes
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
+from topologies.spec import star
+from topologies.targets import Target
 from wire.control import ControlClient
 from wire.verdicts import Verdict
 
@@ -37,6 +41,21 @@ class Sums:
     results: list[list[NDArray[Any]]]
     """By rank, then by call."""
     stats: list[dict[str, Any]]
+
+
+@contextmanager
+def star_of_four(target: Target, lease: float | None = None) -> Iterator[Net]:
+    """Bring a star of four hosts up, named as no other; see manager.up for the `lease`."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    with pytest.MonkeyPatch.context() as patch:
+        # What runs in the hosts is part of these tests, which are not installed.
+        folder = str(Path(__file__).parents[2])
+        patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]).strip(":"))
+        with (
+            manager.network(star(4), name=name, target=target.name, elements=64, lease=lease) as record,
+            jobs.control_of(record) as control,
+        ):
+            yield Net(record, control)
 
 
 class Net:
@@ -69,21 +88,21 @@ class Net:
         ingress, egress = (sum(p[w].get(name, [0])[0] for p in ports) for w in ("faults_in", "faults_out"))
         return ingress, egress
 
-    def arguments(self, job: str, hosts: Sequence[str], calls: Sequence[Call], seed: int) -> list[list[str]]:
-        """Return what the ranks of a job are told, apart from where their results go (tests.network.rank)."""
+    def arguments(self, job: str, rank: int, calls: Sequence[Call], seed: int, results: Path) -> list[str]:
+        """Return what a rank is told (tests.network.rank)."""
         told = json.dumps([asdict(call) for call in calls])
-        common = ["--net", self.record.name, "--job", job, "--seed", str(seed), "--calls", told]
-        return [[*common, "--rank", str(rank)] for rank in range(len(hosts))]
+        where = ["--net", self.record.name, "--job", job, "--rank", str(rank)]
+        return [*where, "--seed", str(seed), "--calls", told, "--results", str(results)]
 
     def reduce(
         self, hosts: Sequence[str], calls: Sequence[Call], seed: int, folder: Path, *, scapy: bool = False
     ) -> Sums:
         """Run a job of one rank a host, each in its own process, through all calls."""
-        arguments = self.arguments("test", hosts, calls, seed)
         results = [folder / f"rank{rank}.npz" for rank in range(len(hosts))]
-        for host, path, words in zip(hosts, results, arguments, strict=True):
-            words += ["--results", str(path)]
-            words += ["--scapy-on", self.record.host(host).interface] if scapy else []
+        arguments = [self.arguments("test", rank, calls, seed, path) for rank, path in enumerate(results)]
+        if scapy:
+            for host, words in zip(hosts, arguments, strict=True):
+                words += ["--scapy-on", self.record.host(host).interface]
         stats: dict[int, dict[str, Any]] = {}
         with (
             jobs.job(self.control, "test", hosts),

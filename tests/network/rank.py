@@ -10,13 +10,16 @@ import argparse
 import json
 import socket
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.network.tensors import Call, tensor
 from wire.membership import Membership
 from worker.child import main, say
 from worker.join import join
+from worker.session_errors import WorkerLostError
 from worker.transport import Transport
 from worker.udp import UdpTransport
 from worker.worker import Worker
@@ -39,6 +42,7 @@ def run() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--calls", type=json.loads, required=True)
     parser.add_argument("--results", required=True)
+    parser.add_argument("--after", type=json.loads, help="the calls once a worker was lost")
     parser.add_argument("--scapy-on", metavar="INTERFACE")
     given = parser.parse_args()
     if given.membership:
@@ -52,12 +56,22 @@ def run() -> None:
         worker = join(given.job, given.rank, net=given.net, transport=over_scapy)
     else:
         worker = join(given.job, given.rank, net=given.net)
-    results = []
-    with worker:
-        for number, call in enumerate(given.calls):
-            array = tensor(given.seed, number, worker.membership.rank, Call(**call))
-            results.append(worker.all_reduce(array))
+    results: list[NDArray[Any]] = []
+
+    def reduce(calls: list[dict[str, Any]], seed: int) -> None:
+        results.clear()
+        for number, call in enumerate(calls):
+            results.append(worker.all_reduce(tensor(seed, number, worker.membership.rank, Call(**call))))
             say(done=number)
+
+    with worker:
+        try:
+            reduce(given.calls, given.seed)
+        except WorkerLostError as error:
+            if given.after is None:
+                raise
+            say(lost=str(error))
+            reduce(given.after, given.seed + 1)
         np.savez(given.results, *results)
         say(stats=asdict(worker.stats))
 
