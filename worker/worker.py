@@ -126,10 +126,10 @@ class Worker:
         """
         try:
             engine = self._enter(array, op)
-            while not self._turn(engine):
-                pass
-            with self.changed:
-                return engine.finish(time.monotonic())
+            result = None
+            while result is None:
+                result = self._turn(engine)
+            return result
         except BaseException as error:
             self._give_up(error)
             raise
@@ -226,12 +226,12 @@ class Worker:
         if self._over is not None:
             raise self._over.with_traceback(None)
 
-    def _turn(self, engine: Engine) -> bool:
-        """Send and receive once; True when the call's results are here. Raises what ends the call."""
+    def _turn(self, engine: Engine) -> NDArray[Any] | None:
+        """Send and receive once; returns the sum when all results are here. Raises what ends the call."""
         with self.changed:
             self._close_retired()
             if engine.done:
-                return True
+                return engine.finish(time.monotonic())
             if self._failure is not None:
                 raise self._failure
             self._refuse_if_over()
@@ -240,10 +240,10 @@ class Worker:
             wake = engine.wake_at(now)
             if not engine.outstanding:  # stopped
                 self.changed.wait(min(1.0, max(0.0, wake - now)))
-                return False
+                return None
             transport = self.transport
         self._exchange(engine, transport, burst, wake)
-        return False
+        return None
 
     def _exchange(self, engine: Engine, transport: Transport, burst: Any, wake: float) -> None:
         # `burst` lies in the engine's ring; a change that comes now leaves that ring as it is.
