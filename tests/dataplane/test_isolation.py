@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.dataplane.frames import Frame, ip, mac
 from tests.dataplane.rig import (
     AGGREGATION,
     JOB,
+    RECEIVE,
     SWITCH_IP,
     SWITCH_MAC,
     Rig,
@@ -116,6 +118,15 @@ def test_an_attack_is_refused_where_it_is_counted_and_changes_no_sum(rig: Rig, w
     assert rig.send(0, others[1]) == []
 
 
+def test_the_page_on_isolation_names_every_verdict_that_attacks_meet(rig: Rig) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "isolation.md").read_text()
+    table = page[page.index("|---") : page.index("An entry admits")]
+    named = {name for row in table.splitlines()[1:] if row for name in row.split("|")[2].strip().split(", ")}
+    scene = admit_attacker(rig)
+    met = {make(scene).verdict.name.lower().replace("_", " ") for make in ATTACKS.values()}
+    assert named == met | {"over rate"}
+
+
 def test_what_is_not_refused_goes_where_it_may_and_is_no_result(rig: Rig) -> None:
     scene = admit_attacker(rig)
     rig.send(0, scene.captured)
@@ -146,6 +157,31 @@ def test_a_pool_that_was_anothers_tells_nothing_of_it(make_rig: Callable[..., Ri
         assert {port: Frame.parse(data).values for port, data in out} == {
             port: (2, *[0] * (rig.elements - 1)) for port in (ATTACKER, ATTACKER + 1)
         }
+
+
+LEAF_PORT, LEAF_IP, LEAF_MAC, LEAF_UDP = 65, "10.0.255.9", "02:00:00:00:ff:09", 6000
+
+
+def test_a_partial_is_taken_from_the_leafs_own_port_alone(make_rig: Callable[..., Rig]) -> None:
+    """The leaf is worker bit 1; hosts before and behind it send what it would send, byte for byte."""
+    rig = make_rig(workers=2)
+    table = f"{AGGREGATION}.admission.members"
+    for entry in rig.device.table_entries(table):
+        if entry.args[0] == 1:
+            rig.device.table_delete(table, entry.handle)
+    rig.add(f"{RECEIVE}.ports", [LEAF_PORT], "switch_port")
+    key = [LEAF_PORT, number(ip(LEAF_IP)), LEAF_UDP, job_port(JOB)]
+    rig.add(table, key, "worker", [1, 0b10, 0b11, rig.base, WINDOW, rig.epoch, 1])
+    partial = rig.contribution(1, 0, [5], ip_src=LEAF_IP, eth_src=LEAF_MAC, udp_src=LEAF_UDP)
+    rig.send(0, rig.contribution(0, 0, [2]))
+    assert rig.send(ATTACKER - 1, partial) == []
+    # A host behind the leaf, which routes it, comes by the same port: not with these addresses.
+    behind = partial.but(ip_src=host_ip(9), ttl=63)
+    assert rig.send(LEAF_PORT - 1, behind) == []
+    assert rig.send(LEAF_PORT - 1, behind.but(udp_src=LEAF_UDP + 1, ip_src=LEAF_IP)) == []
+    assert rig.job_verdicts() == {Verdict.NOT_ADMITTED: 3}
+    out = rig.send(LEAF_PORT - 1, partial)
+    assert {Frame.parse(data).values[0] for _, data in out} == {7}
 
 
 class Hostile:
