@@ -10,6 +10,7 @@ from switch.emit_calc import Calculations
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
 from switch.emit_expr import Expressions, Val, literal
+from switch.emit_known import Known
 from switch.emit_parser import Parsers
 from switch.emit_trace import Trace
 from switch.emit_writes import Writes
@@ -52,13 +53,14 @@ def emit_program(program: ir.Program, *, trace: bool = False) -> str:
 
 def _program(program: ir.Program, trace: Trace) -> str:
     layout, bounds, alike = Layout(program), Bounds(), Alike(program)
+    known = Known(program, layout, _target_headers(program))
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
-    actions = Actions(layout, bounds, calculations, trace, alike)
-    calcs = Calculations(program, layout, bounds)
-    parsers = Parsers(program, layout, bounds, actions, trace, alike)
-    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike)
+    actions = Actions(layout, bounds, calculations, trace, alike, known)
+    calcs = Calculations(program, layout, bounds, known)
+    parsers = Parsers(program, layout, bounds, actions, trace, alike, known)
+    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike, known)
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"
@@ -72,14 +74,19 @@ def _program(program: ir.Program, trace: Trace) -> str:
         controls.pipeline(program.egress),
         parsers.deparser(),
         _reset_metadata(program, layout),
-        Writes(program, layout).function(_target_headers(program)),
+        Writes(program, layout).function(_target_headers(program), known.versions),
         _copy_list(program, layout, bounds),
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',
         controls.descriptions(),
         parsers.value_sets(),
         _description(
-            program, layout, parsers.header_bytes(), calcs.scratch_bytes(), alike.possible and not trace.on
+            program,
+            layout,
+            parsers.header_bytes(),
+            calcs.scratch_bytes(),
+            known.count,
+            alike.possible and not trace.on,
         ),
     ]
     return "\n".join(parts)
@@ -193,7 +200,9 @@ def _digest(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
     return f"static void p4_digest(sw *s, uint32_t list, const phv *h) {{\n{b.text()}}}\n"
 
 
-def _description(program: ir.Program, layout: Layout, header: int, scratch: int, alike: bool) -> str:
+def _description(
+    program: ir.Program, layout: Layout, header: int, scratch: int, known: int, alike: bool
+) -> str:
     counters = ", ".join(f"{{{c.size}, 0}}" for c in program.counters.values())
     meters = ", ".join(f"{{{m.size}, {int(m.octets)}}}" for m in program.meters.values())
     groups = ", ".join(f"{{{size}, {element}, {len(arrays)}}}" for size, element, arrays in layout.groups)
@@ -208,6 +217,7 @@ def _description(program: ir.Program, layout: Layout, header: int, scratch: int,
         f"    .nmeters = {len(program.meters)},\n"
         f"    .ngroups = {len(layout.groups)},\n"
         f"    .nvsets = {len(program.parser.value_sets)},\n"
+        f"    .nknown = {known},\n"
         "    .tables = table_descs,\n"
         "    .vsets = vset_descs,\n"
         "    .counters = counter_descs,\n"

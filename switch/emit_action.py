@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from switch import ir
 from switch.alike import DIFFERS, Alike
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
+from switch.emit_known import Known
 from switch.emit_roll import REPETITIONS, Roll, Rolled, Roller
 from switch.emit_trace import Trace
 from switch.primitives import PRIMITIVES, Context
@@ -83,13 +86,20 @@ class Actions:
     """Emits actions, and the primitives of parser and deparser."""
 
     def __init__(
-        self, layout: Layout, bounds: Bounds, calculations: dict[str, str], trace: Trace, alike: Alike
+        self,
+        layout: Layout,
+        bounds: Bounds,
+        calculations: dict[str, str],
+        trace: Trace,
+        alike: Alike,
+        known: Known,
     ) -> None:
         self.layout = layout
         self.bounds = bounds
         self.calculations = calculations
         self.trace = trace
         self.alike = alike
+        self.known = known
         self._roller = Roller(layout.register_place)
 
     def context(self) -> Context:
@@ -99,7 +109,8 @@ class Actions:
     def call(self, c: Context, b: Block, call: ir.Call) -> None:
         """One primitive."""
         c.expressions.source = call.source
-        PRIMITIVES[call.op].emit(c, b, call.args)
+        with self.known.changes(b, (call,)):
+            PRIMITIVES[call.op].emit(c, b, call.args)
 
     def action(self, action: ir.Action, name: str) -> str:
         """The C function of one action."""
@@ -175,6 +186,17 @@ class Actions:
             else:
                 x.store(b, call.args[0], call.args[1])  # type: ignore[arg-type]
 
+        with self.known.changes(b, calls):
+            self._parts(x, b, calls, at, emit)
+
+    def _parts(
+        self,
+        x: Expressions,
+        b: Block,
+        calls: tuple[ir.Call, ...],
+        at: str,
+        emit: Callable[[Expressions, Block, ir.Call], None],
+    ) -> None:
         for part in self._roller.split(calls):
             if isinstance(part, Roll):
                 first = calls[part.start : part.start + part.period]

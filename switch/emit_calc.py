@@ -6,6 +6,7 @@ from __future__ import annotations
 from switch import ir
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout, c_comment
 from switch.emit_expr import Expressions
+from switch.emit_known import Known
 from switch.emit_sum import Sums, same_header
 from switch.hashes import HASHES
 from switch.widths import Bounds
@@ -14,8 +15,9 @@ from switch.widths import Bounds
 class Calculations:
     """Emits one function per calculation."""
 
-    def __init__(self, program: ir.Program, layout: Layout, bounds: Bounds) -> None:
+    def __init__(self, program: ir.Program, layout: Layout, bounds: Bounds, known: Known) -> None:
         self.program = program
+        self.known = known
         self.layout = layout
         self.bounds = bounds
 
@@ -23,7 +25,7 @@ class Calculations:
         """A function that hashes the inputs."""
         x = Expressions(self.layout, self.bounds, c.source)
         hashed = HASHES[c.algorithm]
-        b = Sums(self.layout, x).body(c.inputs) if hashed == "sw_hash_csum16" else None
+        b = Sums(self.layout, x, self.known).body(c.inputs) if hashed == "sw_hash_csum16" else None
         if b is None:
             b = self._laid_out(c, x, hashed)
         head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"

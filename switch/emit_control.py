@@ -7,6 +7,7 @@ from switch import ir
 from switch.alike import DIFFERS, Alike
 from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
+from switch.emit_known import Known
 from switch.emit_trace import Trace
 from switch.widths import Bounds
 
@@ -32,8 +33,10 @@ class Controls:
         calculations: dict[str, str],
         trace: Trace,
         alike: Alike,
+        known: Known,
     ) -> None:
         self.program = program
+        self.known = known
         self.alike = alike
         self.trace = trace
         self.calculations = calculations
@@ -243,6 +246,7 @@ class Controls:
                 call = f"(uint64_t)sw_meter_run(r->meter, s->now_us, {units}, k)"
                 with b.nest("if (e != NULL || r->meter->configured)"):
                     x.store_val(b, x.field(b, t.meter.target), t.meter.target.field.width, Val(call, 64, 2))
+                    self.known.change(b, t.meter.target.header.header)
 
     def _next(
         self, b: Block, t: ir.Table, actions: list[ir.Action], labels: dict[str, str], following: str | None

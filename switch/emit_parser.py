@@ -9,6 +9,7 @@ from switch.emit_action import Actions
 from switch.emit_bytes import load_fields, store_fields
 from switch.emit_code import Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
+from switch.emit_known import Known
 from switch.emit_trace import Trace
 from switch.load_parser import key_width
 from switch.primitives_headers import header_bytes, mark_valid
@@ -36,8 +37,10 @@ class Parsers:
         actions: Actions,
         trace: Trace,
         alike: Alike,
+        known: Known,
     ) -> None:
         self.program = program
+        self.known = known
         self.alike = alike
         self.trace = trace
         self.layout = layout
@@ -163,6 +166,7 @@ class Parsers:
                 b.line("goto done;")
         elif isinstance(op, ir.Set):
             x.store(b, op.target, op.value)
+            self.known.change(b, op.target.header.header)
         else:
             self.actions.call(self.actions.context(), b, op)
 
@@ -203,6 +207,8 @@ class Parsers:
         if ref is not None:
             if not ref.metadata:
                 mark_valid(x, b, ref)
+            if ref.header is not None:
+                self.known.extracted(b, ref.header, size)
         else:
             if op.union_stack is not None:
                 for i, m in enumerate(self.layout.union_members[op.union_stack.type]):
@@ -265,6 +271,7 @@ class Parsers:
                         t = b.temp()
                         b.line(f"uint64_t {t} = {self.actions.calculations[k.calculation.name]}(s, k, h);")
                         x.store_val(b, x.field(b, k.target), k.target.field.width, Val(t, 64, 64))
+                        self.known.change(b, k.target.header.header)
         c = self.actions.context()
         for call in d.body:
             with b.nest(""):
@@ -272,11 +279,17 @@ class Parsers:
                     b.line(DIFFERS)
                 self.actions.call(c, b, call)
         b.line("uint8_t *q = out;")
+        b.line("k->out_sum = (sw_sum){0, 0, 0};")
         for header in d.order:
             own = f"h->{self.layout.places[header.id]}"
             with b.nest(f"if ({own}.valid)"):
                 if header.type.fields:
                     store_fields(b, self.layout, header.type, own, "q")
+                if self.known.has(header):
+                    size, known = header.type.max_bits // 8, self.known.sum(header)
+                    with b.nest(f"if ({self.known.test(header)})"):
+                        b.line("const uint32_t at = (uint32_t)(q - out);")
+                        b.line(f"k->out_sum = (sw_sum){{at, at + {size}, (uint32_t){known}}};")
                 b.line(f"q += {header_bytes(own, header.type)};")
         b.line("return (uint32_t)(q - out);")
         return (

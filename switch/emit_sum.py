@@ -11,6 +11,7 @@ from __future__ import annotations
 from switch import ir
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout
 from switch.emit_expr import Expressions, literal
+from switch.emit_known import Known
 
 # Fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by
 # one would have to wait for them.
@@ -26,8 +27,9 @@ class _Unknown(Exception):  # noqa: N818 (ends the attempt, tells nobody)
 class Sums:
     """Emits the body of one csum16 calculation."""
 
-    def __init__(self, layout: Layout, x: Expressions) -> None:
+    def __init__(self, layout: Layout, x: Expressions, known: Known) -> None:
         self._layout = layout
+        self._known = known
         self._x = x
         self._bit: int | None = 0  # of a 16-bit word, where the next input starts; None: unknown
 
@@ -72,9 +74,26 @@ class Sums:
         own, kind = self._x.header(b, ref), ref.type
         valid, before = self._x.validity(b, ref), self._bit
         with b.nest("" if valid == "1" else f"if ({valid})"):
-            self._fields(b, own, kind, indexes)
+            if self._known.has(ref.header) and indexes == list(range(len(kind.fields))):
+                self._whole(b, own, ref)
+            else:
+                self._fields(b, own, kind, indexes)
         if valid != "1" and self._bit != before:
             self._bit = None
+
+    def _whole(self, b: Block, own: str, ref: ir.HeaderRef) -> None:
+        """A header whose sum may be known: an even number of bytes."""
+        header, bit = ref.header, self._bit
+        assert header is not None
+        if bit is None:
+            raise _Unknown
+        with b.nest(f"if (!({self._known.test(header)}))"):
+            b.line("uint64_t sum = 0;")
+            self._bit = 0
+            self._fields(b, own, ref.type, list(range(len(ref.type.fields))))
+            self._bit = bit
+            self._known.keep(b, header, "sw_fold16(sum)")
+        b.line(f"sum += {_shifted(self._known.sum(header), -bit % 16)};")
 
     def _fields(self, b: Block, own: str, kind: ir.HeaderType, indexes: list[int]) -> None:
         i = 0

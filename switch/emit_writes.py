@@ -3,11 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from switch import ir
 from switch.emit_code import Block, Layout
 from switch.primitives import PRIMITIVES
 
 STORED_TO = ("field", "varbit", "field-or-varbit")
+
+Stored = ir.FieldRef | ir.HeaderRef | ir.UnionRef | ir.Stack | ir.UnionStack
+
+
+def stored_to(call: ir.Call) -> Iterator[Stored]:
+    """The operands that a primitive may write to."""
+    for operand, kind in zip(call.args, PRIMITIVES[call.op].signature, strict=True):
+        if isinstance(operand, ir.FieldRef):
+            if kind in STORED_TO:
+                yield operand
+        elif isinstance(operand, Stored):
+            yield operand
 
 
 class Writes:
@@ -32,17 +46,15 @@ class Writes:
         self._calls(program.deparser.body)
 
     def _calls(self, calls: tuple[ir.Call, ...]) -> None:
-        for c in calls:
-            for operand, kind in zip(c.args, PRIMITIVES[c.op].signature, strict=True):
-                if isinstance(operand, ir.FieldRef):
-                    if kind in STORED_TO:
-                        self._field(operand)
-                elif isinstance(operand, ir.HeaderRef):
-                    self._header(operand)
-                elif isinstance(operand, ir.UnionRef):
-                    self._union(operand)
-                elif isinstance(operand, ir.Stack | ir.UnionStack):
-                    self._stack(operand)
+        for operand in (x for c in calls for x in stored_to(c)):
+            if isinstance(operand, ir.FieldRef):
+                self._field(operand)
+            elif isinstance(operand, ir.HeaderRef):
+                self._header(operand)
+            elif isinstance(operand, ir.UnionRef):
+                self._union(operand)
+            else:
+                self._stack(operand)
 
     def _field(self, ref: ir.FieldRef) -> None:
         header = ref.header.header
@@ -73,16 +85,16 @@ class Writes:
     def _stack(self, stack: ir.Stack | ir.UnionStack) -> None:
         self._whole[self._layout.stack_names[id(stack)]] = None
 
-    def function(self, always: set[str]) -> str:
+    def function(self, always: set[str], versions: list[str]) -> str:
         """p4_put_back: copies from one phv to another what egress can change, by whole cache lines.
 
-        `always` names the headers that the target itself writes.
+        `always` names the headers that the target itself writes, `versions` are those of Known.
         """
         whole = dict(self._whole)
         for h in self._headers.values():
             if h.name in always:
                 whole[self._layout.places[h.id]] = None
-        places = list(whole)
+        places = [*whole, *versions]
         for number, indexes in self._fields.items():
             own, kind = self._layout.places[number], self._headers[number].type
             places += [self._layout.field(own, kind, i) for i in sorted(indexes)]
@@ -105,7 +117,9 @@ class Writes:
             "static uint32_t lines[sizeof(phv) / 64 + 1], line_count;\n"
             f"__attribute__((constructor)) static void find_lines(void) {{\n{b.text()}}}\n\n"
             "static void p4_put_back(phv *restrict to, const phv *restrict from) {\n"
-            "    for (uint32_t i = 0; i < line_count; i++)\n"
-            "        sw_copy_line((uint8_t *)to + 64 * lines[i], (const uint8_t *)from + 64 * lines[i]);\n"
+            "    for (uint32_t i = 0; i < line_count; i++) {\n"
+            "        const size_t at = 64 * (size_t)lines[i];\n"
+            "        sw_copy_pairs((uint8_t *)to + at, (const uint8_t *)from + at, 64);\n"
+            "    }\n"
             "}\n"
         )

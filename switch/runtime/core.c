@@ -89,6 +89,7 @@ void sw_free(sw *s) {
     sw_profiles_clear(s);
     for (uint32_t i = 0; s->vsets != NULL && i < p->nvsets; i++) free(s->vsets[i].members);
     free(s->vsets);
+    free(s->known);
     for (uint32_t i = 0; s->counters != NULL && i < p->ncounters; i++)
         unmap(s->counters[i], p->counters[i].size * sizeof(sw_counter) + 64);
     for (uint32_t i = 0; s->meters != NULL && i < p->nmeters; i++)
@@ -123,6 +124,7 @@ sw *sw_new(uint32_t drop_port, uint64_t seed) {
     s->start_ns = monotonic_ns();
     bool ok = (s->tables = calloc(p->ntables + 1, sizeof *s->tables)) != NULL;
     ok &= (s->vsets = calloc(p->nvsets + 1, sizeof *s->vsets)) != NULL;
+    ok &= (s->known = calloc(p->nknown + 1, sizeof *s->known)) != NULL;
     ok &= (s->counters = calloc(p->ncounters + 1, sizeof *s->counters)) != NULL;
     ok &= (s->meters = calloc(p->nmeters + 1, sizeof *s->meters)) != NULL;
     ok &= (s->groups = calloc(p->ngroups + 1, sizeof *s->groups)) != NULL;

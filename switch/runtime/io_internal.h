@@ -66,7 +66,7 @@ void port_free(port *p);
 void port_failed(port *p, int error, const port_listener *l);
 /* Where the next frame to be queued may be written, of at most `most` bytes; NULL: there is no room. */
 uint8_t *port_place(port *p, uint32_t most);
-void port_queue(port *p, const uint8_t *data, uint32_t len);
+void port_queue(port *p, const uint8_t *data, uint32_t len, const sw_sum *sum);
 /* A super-packet of some segments: their headers, and the payload of all, which lies elsewhere. */
 void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload);
 void port_flush(port *p, const port_listener *l);

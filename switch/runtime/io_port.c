@@ -158,14 +158,14 @@ uint8_t *port_place(port *p, uint32_t most) {
     return p->bytes + p->used + SLOT;
 }
 
-void port_queue(port *p, const uint8_t *data, uint32_t len) {
+void port_queue(port *p, const uint8_t *data, uint32_t len, const sw_sum *sum) {
     if (p->state != PORT_UP || p->used + len + SLOT > QUEUE_BYTES || !make_room(p, len + SLOT)) {
         count(&p->tx_dropped, 1);
         return;
     }
     if (p->count && p->join) {
         waiting *last = &p->queue[p->count - 1];
-        uint32_t payload = super_run_join(&last->run, p->bytes + last->at + SLOT, data, len);
+        uint32_t payload = super_run_join(&last->run, p->bytes + last->at + SLOT, data, len, sum);
         if (payload) {
             memmove(p->bytes + p->used, data + (len - payload), payload);
             p->used += payload;
@@ -181,7 +181,7 @@ void port_queue(port *p, const uint8_t *data, uint32_t len) {
     if (data != p->bytes + p->used + SLOT)
         memcpy(p->bytes + p->used + SLOT, data, len);
     p->used += SLOT + len;
-    super_run_begin(&next->run, data, len, p->longest, p->join & IO_JOIN_UDP, p->join & IO_JOIN_TCP);
+    super_run_begin(&next->run, data, len, sum, p->longest, p->join & IO_JOIN_UDP, p->join & IO_JOIN_TCP);
 }
 
 void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload) {

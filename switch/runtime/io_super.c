@@ -160,7 +160,9 @@ uint32_t super_cut_next(super_cut *c, uint8_t *out) {
     } else
         put16(l4 + 4, l4_len);
     put16(field, 0);
-    uint64_t sum = add_copy(out + c->payload, c->frame + c->at, n, add(l4, c->payload - c->l4, 0));
+    uint64_t body = add_copy(out + c->payload, c->frame + c->at, n, 0);
+    c->sum = n % 2 ? (sw_sum){0, 0, 0} : (sw_sum){c->payload, c->payload + n, ntohs(fold(body))};
+    uint64_t sum = body + add(l4, c->payload - c->l4, 0);
     if (!none) {
         sum += pseudo(ip + (c->v6 ? 8 : 12), c->v6 ? 32 : 8, c->tcp ? TCP : UDP, l4_len);
         uint16_t check = (uint16_t)~fold(sum);
@@ -234,13 +236,17 @@ static uint32_t form(const uint8_t *f, uint32_t len, int udp, int tcp) {
     return get16(f + IP_SUM) != 0xffff && fold(add(f + IP, L4 - IP, 0)) == 0xffff ? headers : 0;
 }
 
-static int sum_is_right(const uint8_t *f, uint32_t len) {
+static int sum_is_right(const uint8_t *f, uint32_t len, const sw_sum *known) {
     uint64_t sum = pseudo(f + IP_ADDRESSES, 8, f[IP_PROTOCOL], len - L4);
-    return fold(add(f + L4, len - L4, sum)) == 0xffff;
+    if (known->from >= known->to || known->from < L4 || known->from % 2 != L4 % 2 || known->to > len)
+        return fold(add(f + L4, len - L4, sum)) == 0xffff;
+    sum = add(f + L4, known->from - L4, sum + htons((uint16_t)known->sum));
+    return fold(add(f + known->to, len - known->to, sum)) == 0xffff;
 }
 
-void super_run_begin(super_run *r, const uint8_t *frame, uint32_t len, uint32_t longest, int udp, int tcp) {
-    *r = (super_run){.len = len, .segments = 1};
+void super_run_begin(super_run *r, const uint8_t *frame, uint32_t len, const sw_sum *sum, uint32_t longest, int udp,
+                     int tcp) {
+    *r = (super_run){.len = len, .segments = 1, .sum = *sum};
     if (len > longest)
         return;
     r->headers = form(frame, len, udp, tcp);
@@ -265,12 +271,12 @@ static int same_flow(const super_run *r, const uint8_t *a, const uint8_t *b) {
                        !memcmp(a + TCP_OPTIONS, b + TCP_OPTIONS, r->headers - TCP_OPTIONS));
 }
 
-uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len) {
+uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len, const sw_sum *sum) {
     if (!r->headers || r->v6 || len <= r->headers || len - r->headers > r->size || r->push || r->segments >= SUPER_SEGMENTS ||
         r->len + (len - r->headers) > SUPER_BYTES || r->len != r->headers + r->segments * r->size ||
-        form(next, len, !r->tcp, r->tcp) != r->headers || !same_flow(r, frame, next) || !sum_is_right(next, len))
+        form(next, len, !r->tcp, r->tcp) != r->headers || !same_flow(r, frame, next) || !sum_is_right(next, len, sum))
         return 0;
-    if (!r->verified && !sum_is_right(frame, r->len)) {
+    if (!r->verified && !sum_is_right(frame, r->len, &r->sum)) {
         r->headers = 0;
         return 0;
     }

@@ -7,6 +7,8 @@
 #ifndef P4REDUCE_IO_SUPER_H
 #define P4REDUCE_IO_SUPER_H
 
+#include "switch.h"
+
 #include <linux/virtio_net.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +34,7 @@ typedef struct super_cut {
     uint32_t l3, l4, payload;
     uint32_t at, index; /* where the next segment's payload starts, and its number */
     uint8_t v6, tcp;
+    sw_sum sum; /* of the last segment's payload */
 } super_cut;
 
 /* 0, or -EINVAL for a frame that cannot be cut up like this. The frame must stay while it is being cut. */
@@ -56,14 +59,16 @@ typedef struct super_run {
     uint32_t size;     /* payload of the first segment */
     uint32_t segments;
     uint8_t tcp, push, verified, v6;
+    sw_sum sum; /* what is known of the first frame */
 } super_run;
 
 /* The run of a super-packet's first `segments`, which are uniform. */
 void super_run_whole(super_run *r, const super_cut *c, uint32_t segments);
-/* A run of one frame; one that is longer than `longest` is never joined. */
-void super_run_begin(super_run *r, const uint8_t *frame, uint32_t len, uint32_t longest, int udp, int tcp);
+/* A run of one frame, of which `sum` is known; one that is longer than `longest` is never joined. */
+void super_run_begin(super_run *r, const uint8_t *frame, uint32_t len, const sw_sum *sum, uint32_t longest, int udp,
+                     int tcp);
 /* Bytes of `next`'s payload if it continues the run, 0 if not. They go behind the run's, then r->len is right. */
-uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len);
+uint32_t super_run_join(super_run *r, const uint8_t *frame, const uint8_t *next, uint32_t len, const sw_sum *sum);
 uint8_t super_run_kind(const super_run *r); /* its gso_type, if it is of more than one frame */
 /* Makes the frame what the kernel takes: a single frame stays as it is. */
 void super_run_end(const super_run *r, uint8_t *frame, super_header *h);

@@ -41,7 +41,6 @@ static uint8_t *place(void *context, uint32_t number, uint32_t most) {
 
 static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t len, const sw_sum *sum) {
     io *o = context;
-    (void)sum;
     if ((int64_t)number == o->cpu_port) {
         packet_in(o, data, len);
         return;
@@ -49,7 +48,7 @@ static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t l
     port *p = number < PORT_NUMBERS ? o->by_number[number] : NULL;
     if (!p) /* as in simple_switch, a port without interface swallows what is sent there */
         return;
-    port_queue(p, data, len);
+    port_queue(p, data, len, sum);
     touch(o, p);
 }
 
@@ -82,9 +81,9 @@ static void received(io *o, port *p, const uint8_t *frame, uint32_t len) {
 }
 
 /* A frame that came, as it was on the wire; it must stay until run(). */
-static void take(io *o, port *p, const uint8_t *frame, uint32_t len) {
+static void take(io *o, port *p, const uint8_t *frame, uint32_t len, sw_sum sum) {
     received(o, p, frame, len);
-    o->packets[o->packet_count++] = (sw_packet){.data = frame, .len = len, .port = p->number};
+    o->packets[o->packet_count++] = (sw_packet){.data = frame, .len = len, .port = p->number, .sum = sum};
     if (o->packet_count == BATCH)
         run(o);
 }
@@ -138,6 +137,7 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     const uint8_t *payload = cut->frame + cut->at;
     sw_packet first = {.data = o->segments, .port = p->number};
     first.len = super_cut_next(cut, o->segments);
+    first.sum = cut->sum;
     o->cut = cut;
     o->held_count = 0;
     o->unlike = 0;
@@ -182,7 +182,7 @@ static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const
     size_t used = 0;
     for (uint32_t n; (n = super_cut_next(&cut, o->segments + used));) {
         used += n;
-        take(o, p, o->segments + used - n, n);
+        take(o, p, o->segments + used - n, n, cut.sum);
         if (!o->packet_count)
             used = 0;
     }
@@ -227,7 +227,7 @@ static void receive(io *o, port *p) {
         }
         if (h.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
             super_complete(frame, len, h.csum_start + (len - untagged), h.csum_offset);
-        take(o, p, frame, len);
+        take(o, p, frame, len, (sw_sum){0, 0, 0});
     }
     run(o);
     flush(o);

@@ -144,7 +144,7 @@ typedef struct sw_fanout {
 
 /* ---- one packet on its way */
 typedef struct sw_pkt {
-    const uint8_t *data;
+    _Alignas(16) const uint8_t *data;
     uint32_t len;
     uint32_t pos;         /* bytes parsed: the payload starts here */
     uint32_t ingress_len; /* what counters and meters count */
@@ -155,6 +155,8 @@ typedef struct sw_pkt {
     uint32_t clone_list, resubmit_list, recirculate_list, digest_list;
     uint16_t clone_session; /* | 0x8000 */
     uint8_t exit, fault, checksum_error;
+    sw_sum sum;     /* of data */
+    sw_sum out_sum; /* of what the deparser wrote */
 } sw_pkt;
 
 typedef struct sw_digest {
@@ -165,7 +167,7 @@ typedef struct sw_digest {
 
 typedef struct sw_program {
     uint32_t abi;
-    uint32_t ntables, ncounters, nmeters, ngroups, nvsets;
+    uint32_t ntables, ncounters, nmeters, ngroups, nvsets, nknown;
     const sw_table_desc *tables;
     const sw_vset_desc *vsets;
     const sw_array_desc *counters;
@@ -177,6 +179,11 @@ typedef struct sw_program {
 } sw_program;
 
 extern const sw_program sw_the_program;
+
+/* The sum of a header's content, 16 bits, 0 only where all bytes are: see emit_known.py. */
+typedef struct sw_known {
+    uint64_t version, sum;
+} sw_known;
 
 /* The counters that a packet went by, while one packet stands for several (alike.c). */
 #define SW_TALLIES 64u
@@ -196,6 +203,8 @@ struct sw {
     sw_meter **meters;
     uint8_t **groups; /* register storage */
     sw_vset *vsets;
+    sw_known *known;
+    uint64_t versions; /* given out so far */
     sw_member *members;
     sw_choice *choices;
     sw_fanout *multicast;
@@ -305,10 +314,12 @@ static inline void sw_bits_put_bytes(sw_bits *b, const uint8_t *v, size_t n) {
 /* ---- one's complement sums of fields where they are: see emit_sum.py */
 static inline uint64_t sw_halves(uint64_t v) { return (v & 0xffffffffu) + (v >> 32); }
 
-static inline uint64_t sw_csum16_of(uint64_t sum) {
+static inline uint64_t sw_fold16(uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)~sum;
+    return sum;
 }
+
+static inline uint64_t sw_csum16_of(uint64_t sum) { return (uint16_t)~sw_fold16(sum); }
 
 /* of n fields in a row, at most 65536; both halves of 32 bits are summed apart, in lanes of 32 bits */
 static inline SW_UNUSED uint64_t sw_sum_run16(const void *header, size_t offset, size_t n) {
@@ -332,6 +343,14 @@ static inline SW_UNUSED uint64_t sw_sum_run32(const void *header, size_t offset,
         high += v >> 16;
     }
     return (uint64_t)low + high;
+}
+
+/* Whether what is known of a packet's bytes tells the sum of bytes from..to, at less cost than adding them up. */
+bool sw_sum_out_of(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to, uint64_t *sum);
+
+static inline SW_UNUSED bool sw_sum_of_part(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to,
+                                            uint64_t *sum) {
+    return known->from != known->to && sw_sum_out_of(known, data, from, to, sum);
 }
 
 /* ---- hashes over bytes (hash.c) */

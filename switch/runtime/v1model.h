@@ -81,7 +81,8 @@ static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f,
     phv *before = (phv *)r->s->phv[1];
     if (f->n > 1) p4_put_back(before, h);
     for (uint32_t i = 0; i < f->n; i++) {
-        sw_pkt kk = *k;
+        sw_pkt kk;
+        sw_copy_pairs(&kk, k, sizeof kk);
         sw_pkt_clear(&kk);
         kk.truncate = sw_copy_length(truncate);
         if (i > 0) p4_put_back(h, before);
@@ -108,6 +109,14 @@ static void sw_egress_clone(sw_run *r, const phv *h, const sw_pkt *k) {
         j->port = f->r[i].port;
         sw_push(&r->egress_first, &r->egress_last, j);
     }
+}
+
+/* What is known of the payload, `header` bytes being put before it. */
+static sw_sum sw_payload_sum(const sw_pkt *k, uint32_t header) {
+    uint32_t from = k->sum.from > k->pos ? k->sum.from : k->pos;
+    uint64_t sum;
+    if (!sw_sum_of_part(&k->sum, k->data, from, k->sum.to, &sum)) return (sw_sum){0, 0, 0};
+    return (sw_sum){header + (from - k->pos), header + (k->sum.to - k->pos), (uint32_t)sum};
 }
 
 static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
@@ -169,9 +178,12 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
         return;
     }
     SW_TRACE(s, SENT, port, len);
-    const sw_sum known = {0, 0, 0};
     s->stats.sent++;
-    r->sink->emit(r->sink->ctx, port, bytes, len < k->truncate ? len : k->truncate, &known);
+    if (len > k->truncate) len = k->truncate;
+    sw_sum known = k->out_sum;
+    if (known.from == known.to) known = sw_payload_sum(k, header);
+    if (known.to > len) known.to = known.from;
+    r->sink->emit(r->sink->ctx, port, bytes, len, &known);
 }
 
 static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t ingress_port) {
@@ -262,7 +274,8 @@ static void p4_run(sw *s, const sw_packet *in, const sw_sink *sink) {
     sw_run r = {.s = s, .sink = sink};
     phv *h = (phv *)s->phv[0];
     memset(h, 0, s->prog->phv_bytes); /* a size that gcc does not see: its own "rep stos" starts slowly */
-    sw_pkt k = {.data = in->data, .len = in->len, .ingress_len = in->len, .reg_len = in->len, .truncate = UINT32_MAX};
+    sw_pkt k = {.data = in->data, .len = in->len, .ingress_len = in->len, .reg_len = in->len, .truncate = UINT32_MAX,
+                .sum = in->sum};
     sm_set_ingress_port(h, in->port);
     sm_set_packet_length(h, in->len);
     sm_set_ingress_global_timestamp(h, s->now_us);

@@ -16,12 +16,11 @@ typedef __int128 sw_i128;
 
 typedef uint64_t sw_pair __attribute__((vector_size(16), aligned(16), may_alias));
 
-/* 64 aligned bytes, 16 at a time: a byte that is read soon out of a store of 64 takes some 70 cycles */
-SW_INLINE void sw_copy_line(uint8_t *to, const uint8_t *from) {
-    for (unsigned j = 0; j < 4; j++) {
-        sw_pair v = *(const sw_pair *)(from + 16 * j);
-        __asm__("" : "+x"(v));
-        *(sw_pair *)(to + 16 * j) = v;
+/* Copies aligned bytes 16 at a time: a byte that is read soon out of a store of 64 takes some 70 cycles. */
+SW_INLINE void sw_copy_pairs(void *to, const void *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof(sw_pair)) {
+        *(sw_pair *)((uint8_t *)to + at) = *(const sw_pair *)((const uint8_t *)from + at);
+        __asm__ volatile("" ::: "memory"); /* else the compiler makes it 64 again */
     }
 }
 

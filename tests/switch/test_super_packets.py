@@ -23,15 +23,23 @@ SLACK = 160
 MOST, SEGMENTS = 65535, 64
 
 
+class Sum(ctypes.Structure):
+    """sw_sum."""
+
+    _fields_ = [(name, ctypes.c_uint32) for name in ("start", "end", "sum")]
+
+
 class Cut(ctypes.Structure):
     _fields_ = [("frame", ctypes.c_void_p)] + [
         (name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")
-    ] + [("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8)]  # fmt: skip
+    ] + [("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8), ("sum", Sum)]  # fmt: skip
 
 
 class Run(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in ("len", "headers", "size", "segments")] + [
-        (name, ctypes.c_uint8) for name in ("tcp", "push", "verified")
+    _fields_ = [
+        *((name, ctypes.c_uint32) for name in ("len", "headers", "size", "segments")),
+        *((name, ctypes.c_uint8) for name in ("tcp", "push", "verified", "v6")),
+        ("sum", Sum),
     ]
 
 
@@ -54,12 +62,15 @@ def lib() -> ctypes.CDLL:
         ctypes.POINTER(Run),
         ctypes.c_char_p,
         u32,
+        ctypes.POINTER(Sum),
         u32,
         ctypes.c_int,
         ctypes.c_int,
     ]
     lib.super_run_begin.restype = None
-    lib.super_run_join.argtypes = [ctypes.POINTER(Run), ctypes.c_char_p, ctypes.c_char_p, u32]
+    lib.super_run_join.argtypes = [
+        *(ctypes.POINTER(Run), ctypes.c_char_p, ctypes.c_char_p, u32, ctypes.POINTER(Sum))
+    ]
     lib.super_run_join.restype = u32
     lib.super_run_end.argtypes = [ctypes.POINTER(Run), ctypes.c_char_p, ctypes.POINTER(Header)]
     lib.super_run_end.restype = None
@@ -76,6 +87,10 @@ def cut(lib: ctypes.CDLL, frame: bytes, kind: int, size: int) -> list[bytes] | N
     found = []
     while length := lib.super_cut_next(ctypes.byref(state), out):
         found.append(out.raw[:length])
+        told = state.sum
+        assert (told.start, told.end) in ((0, 0), (state.payload, length))
+        assert told.end % 2 == told.start % 2
+        assert told.sum == total(found[-1][told.start : told.end])
     return found
 
 
@@ -211,6 +226,16 @@ def right(frame: bytes) -> bool:
     return total(frame[14:34]) == 0xFFFF == total(pseudo + frame[34:])
 
 
+def known(frame: bytes) -> Sum:
+    """What the program might tell of a frame: nothing, or the sum of some of it."""
+    draw = random.Random(frame)
+    start = draw.choice([0, 14, 33, 34, 42, draw.randrange(len(frame) + 1)])
+    end = start + (len(frame) - start) // 2 * 2 - draw.choice([0, 0, 2, 8])
+    if draw.random() < 0.3 or end <= start:
+        return Sum(0, 0, 0)
+    return Sum(start, end, total(frame[start:end]))
+
+
 class Joined:
     """What the port's queue does with frames: runs, each as the kernel would get it."""
 
@@ -218,15 +243,16 @@ class Joined:
         self, lib: ctypes.CDLL, frames: list[bytes], longest: int = 9014, udp: int = 1, tcp: int = 1
     ):
         self.runs: list[tuple[Run, Header, bytes]] = []
+        sums = [known(frame) for frame in frames]
         at = 0
         while at < len(frames):
             run, header = Run(), Header()
             room = ctypes.create_string_buffer(frames[at], MOST + 2)
-            lib.super_run_begin(ctypes.byref(run), frames[at], len(frames[at]), longest, udp, tcp)
+            lib.super_run_begin(ctypes.byref(run), frames[at], len(frames[at]), sums[at], longest, udp, tcp)
             at += 1
             while at < len(frames):
                 end = run.len
-                more = lib.super_run_join(ctypes.byref(run), room, frames[at], len(frames[at]))
+                more = lib.super_run_join(ctypes.byref(run), room, frames[at], len(frames[at]), sums[at])
                 if not more:
                     break
                 assert run.len == end + more <= MOST
