@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switch import build
+from wire import native
 from wire.packet import Packets
 
 from .errors import BenchError, WrongSumError
@@ -57,7 +57,7 @@ class Traffic:
         Raises BenchError for a socket that cannot be opened, BuildError where cc fails.
         """
         self._target = target
-        self._c = _declare(ctypes.CDLL(str(build.library("traffic", "the bench's sender", [SOURCE]))))
+        self._c = _declare(native.load(native.library("traffic", "the bench's sender", [SOURCE])))
         first = lanes[0].frames
         payload = first.dtype["payload"].itemsize
         self._traffic: int | None = self._c.traffic_new(len(lanes), len(first), payload, super_packets)

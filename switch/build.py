@@ -1,177 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C source -> shared object, compiled once: the cache is keyed by everything that went into it.
-
-The cache folder holds code that we load, so it must be ours alone: created with mode 0700, refused when it
-belongs to someone else or others may write to it. Files appear by an atomic rename, so that two processes
-that compile the same program at once both get a whole one.
-"""
+"""Generated programs and the runtime -> shared objects, by wire.native."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import shlex
-import shutil
-import stat
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from switch.errors import BuildError
+from wire import native
 
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_SOURCES = (
     *("core.c", "batch.c", "tables.c", "slices.c", "trace.c", "profiles.c", "hash.c", "alike.c"),
 )
-FLAGS: tuple[str, ...] = (
-    *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-g1"),
-    *("-Wall", "-Wextra", "-Wno-unused-label", "-Wno-logical-not-parentheses"),
-)
-TIMEOUT = 300.0
-
-
-def compiler() -> list[str]:
-    """The C compiler's command: $CC (several words, as in make: "ccache gcc", "gcc -m64"), else cc.
-
-    Raises `BuildError` with the remedy when there is none.
-    """
-    name = os.environ.get("CC", "")
-    try:
-        words = shlex.split(name) or ["cc"]
-    except ValueError as e:
-        raise BuildError(f"CC={name!r} is not a command ({e}): set it as in CC='ccache gcc'") from e
-    path = shutil.which(words[0])
-    if path is None:
-        raise BuildError(
-            f"no C compiler {words[0]!r}: install one (Debian, Ubuntu: apt install gcc libc6-dev)"
-        )
-    return [path, *words[1:]]
-
-
-def cache_folder() -> Path:
-    """The owner-only folder of compiled programs. Raises `BuildError` when it cannot be trusted."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "p4reduce"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = folder.lstat()
-    except OSError as e:
-        raise BuildError(
-            f"cannot use the cache folder {folder}: {e}; set XDG_CACHE_HOME to a folder of yours"
-        ) from e
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
-        raise BuildError(
-            f"the cache folder {folder} is not ours alone "
-            f"(owner {info.st_uid}, mode {info.st_mode & 0o7777:o}): "
-            "remove it, or set XDG_CACHE_HOME to a folder of yours"
-        )
-    return folder
-
-
-def _machine() -> str:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-
-
-def _digest(parts: Sequence[bytes | str]) -> str:
-    h = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        h.update(len(data).to_bytes(8, "little") + data)
-    return h.hexdigest()[:32]
-
-
-def _run(command: list[str], what: str, folder: Path) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise BuildError(f"compiling {what} took more than {TIMEOUT:.0f} s") from None
-    except OSError as e:
-        raise BuildError(f"cannot run {command[0]}: {e}") from e
-    if done.returncode != 0 and os.strerror(errno.ENOSPC) in done.stderr:
-        raise BuildError(
-            f"compiling {what} failed: no space left in {folder} or {tempfile.gettempdir()}; make room, "
-            "or set XDG_CACHE_HOME and TMPDIR to other folders"
-        )
-    if done.returncode != 0:
-        raise BuildError(f"compiling {what} failed:\n{done.stderr[-4000:]}")
-
-
-def _into_cache(target: Path, make: list[str], what: str) -> None:
-    """Run a compiler command whose output is put in place of `{out}`, then rename it to `target`."""
-    try:
-        fd, name = tempfile.mkstemp(suffix=target.suffix, dir=target.parent)
-        os.close(fd)
-    except OSError as e:
-        raise BuildError(f"cannot write to the cache folder {target.parent}: {e}") from e
-    try:
-        _run([name if a == "{out}" else a for a in make], what, target.parent)
-        os.replace(name, target)
-    except OSError as e:
-        raise BuildError(f"cannot write {target}: {e}") from e
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _version(cc: Sequence[str]) -> str:
-    """The compiler's own account of itself."""
-    try:
-        return subprocess.run(
-            [*cc, "--version"], capture_output=True, text=True, timeout=60, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise BuildError(f"cannot run {shlex.join(cc)}: {e}") from e
+FLAGS: tuple[str, ...] = (*native.FLAGS, "-Wno-unused-label", "-Wno-logical-not-parentheses")
 
 
 def library(
     name: str, what: str, sources: Sequence[Path], *, text: str = "", extra_flags: Sequence[str] = ()
 ) -> Path:
-    """Compile C files, and a generated `text` with them, to a shared object, from the cache where it can.
+    """Compile C files that may include the headers of `RUNTIME`, as `wire.native.library`.
 
-    `name` begins the object's file name, `what` is what errors call it. Each of `sources` is an object of its
-    own in the cache, which other texts share. All may include the headers of `RUNTIME`. `extra_flags` go to
-    every compiler call (tests: -fsanitize=undefined). Raises `BuildError`.
+    `extra_flags` go to every compiler call (tests: -fsanitize=undefined). Raises `BuildError`.
     """
-    cc, folder = compiler(), cache_folder()
     flags = [*FLAGS, *extra_flags]
-    headers = [p.read_bytes() for p in sorted(RUNTIME.glob("*.h"))]
-    common: list[bytes | str] = [_version(cc), _machine(), shlex.join([*cc, *flags]), *headers]
-    contents = [p.read_bytes() for p in sources]
-    target = folder / f"{name}-{_digest([*common, *contents, text])}.so"
-    if target.exists():
-        return target
-    jobs, parts = [], []
-    for source, content in zip(sources, contents, strict=True):
-        obj = folder / f"{source.stem}-{_digest([*common, content])}.o"
-        parts.append(str(obj))
-        if not obj.exists():
-            command = [*cc, *flags, f"-I{RUNTIME}", "-c", str(source), "-o", "{out}"]
-            jobs.append((obj, command, source.name))
-    with ThreadPoolExecutor(max(len(jobs), 1)) as pool:
-        list(pool.map(lambda job: _into_cache(*job), jobs))
-    if text:
-        parts.insert(0, str(_text_file(target.with_suffix(".c"), text)))
-    command = [*cc, *flags, f"-I{RUNTIME}", "-shared", "-Wl,-Bsymbolic", *parts, "-lpthread", "-o", "{out}"]
-    _into_cache(target, command, what)
-    return target
-
-
-def _text_file(path: Path, text: str) -> Path:
-    """The generated text as a file that stays: debuggers and sanitizers name its lines."""
-    part = path.with_suffix(f".{os.getpid()}.c")
     try:
-        part.write_text(text)
-        os.replace(part, path)
-    except OSError as e:
-        raise BuildError(f"cannot write {path}: {e}") from e
-    return path
+        return native.library(name, what, sources, flags=flags, include=RUNTIME, text=text)
+    except native.BuildError as e:
+        raise BuildError(str(e)) from e
 
 
 def build(source: str, *, extra_flags: Sequence[str] = ()) -> Path:

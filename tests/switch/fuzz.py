@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p4src.forms import form
-from switch.build import compiler
 from switch.device import Exact, Group, Lpm, MatchValue, Member, Range, SwitchDevice, Ternary
-from switch.errors import BuildError, DeviceError
+from switch.errors import DeviceError
 from switch.ir import Action, Key, Profile
 from tests.dataplane.rig import JOB_PORT, SWITCH_IP, SWITCH_MAC, Rig, host_mac
+from wire.native import BuildError, compiler
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"

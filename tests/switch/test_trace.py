@@ -24,6 +24,7 @@ from switch.trace import ActionRun, Cloned, ConditionTested, Dropped, Event, Kin
 from tests.dataplane.rig import Rig
 from tests.switch.programs import assign, const, field, pack, simple
 from tests.switch.test_conformance import PROGRAMS, some_programs
+from wire import native
 
 FORWARD = Path(__file__).parent / "fixtures" / "forward.json"
 ETHERNET = bytes.fromhex("0000000000aa0000000000bb")
@@ -158,7 +159,7 @@ def test_a_plain_device_has_no_trace() -> None:
 def test_only_the_traced_variant_has_code_for_it(tmp_path: Path, *, trace: bool) -> None:
     source = tmp_path / "program.c"
     source.write_text(emit_program(load_program(FORWARD.read_bytes()), trace=trace))
-    command = [*build.compiler(), "-std=gnu11", "-E", "-P", f"-I{build.RUNTIME}", str(source)]
+    command = [*native.compiler(), "-std=gnu11", "-E", "-P", f"-I{build.RUNTIME}", str(source)]
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert ("sw_trace(" in text) == trace
 
