@@ -25,7 +25,7 @@ SLOTS = 512
 """Peeks for one explanation at most."""
 REFUSED_SECONDS = 60.0
 """How long a refused packet may be past to be told of."""
-QUIET_SHARE = 2 / 3
+QUIET_SHARE = 1 / 2
 """Share of its lease that a worker may be silent for before that is told."""
 
 
@@ -140,30 +140,34 @@ def _cause(
         return f"{_ranks(job, outside)} must still enter epoch {group.epoch}"
     waiting = {rank: s for rank, s in sessions.items() if s.status.first_missing < s.status.next_chunk}
     most = max((s.status.begun for s in sessions.values()), default=0)
+    first = looks.frontier(job)
     partial = next((view for view in found if not view.done), None)
-    lowest = looks.lowest_missing(job)
-    held = None if lowest is None else next((view.done for view in found if view.chunk == lowest), None)
-    if partial is not None and (lowest is None or partial.chunk <= lowest or held is None):
+    if partial is not None:
         return "; and ".join(
             _not_contributed(controller, job, rank, partial, most, arrivals, now) for rank in partial.missing
         )
-    if held:
-        ranks = [rank for rank, s in waiting.items() if s.status.first_missing == lowest]
-        since = max(now - sessions[rank].moved for rank in ranks)
-        text = (
-            f"{_ranks(job, ranks)} {_have(ranks)} not received the result of chunk {lowest} for {since:.1f} s"
-            ", though the switch has it: each packet that asks for it again is answered"
+    complete = {view.chunk for view in found if view.done}
+    deaf = {
+        rank: s.status.first_missing
+        for rank, s in waiting.items()
+        if first is not None and (s.status.first_missing < first or s.status.first_missing in complete)
+    }
+    if deaf:
+        return "; and ".join(
+            f"{_who(job, rank)} has not received the result of chunk {chunk} for "
+            f"{now - sessions[rank].moved:.1f} s, though the switch has it"
+            + _signs(controller, job, rank, arrivals, now)
+            for rank, chunk in deaf.items()
         )
-        return text + "".join(_signs(controller, job, rank, arrivals, now) for rank in ranks)
     behind = [rank for rank, s in sessions.items() if s.status.begun < most]
     if behind:
         ahead = [rank for rank in sessions if rank not in behind]
         least = min(sessions[rank].status.begun for rank in behind)
         only = f"only {least}" if least else "none"
         return f"{_ranks(job, ahead)} {_have(ahead)} begun all-reduce {most}, {_ranks(job, behind)} {only}"
-    if lowest is not None:
+    if waiting:
         since = max(now - s.moved for s in waiting.values())
-        text = f"no contribution to chunk {lowest} has been admitted, for {since:.1f} s"
+        text = f"no contribution to chunk {first} has been admitted, for {since:.1f} s"
         return text + "".join(_signs(controller, job, rank, arrivals, now) for rank in waiting)
     if not most:
         return "no rank has begun an all-reduce yet"
@@ -188,6 +192,10 @@ def _not_contributed(
     text = f"{_who(job, rank)} has not contributed to chunk {view.chunk} for {since:.1f} s"
     if session.status.begun < most:
         text += f" (it has begun {session.status.begun or 'no'} all-reduces, others {most})"
+    elif job.epoch is not None and view.chunk - session.status.first_missing >= job.epoch.window:
+        text += (
+            f" (it must wait for the result of chunk {session.status.first_missing}, which the switch has)"
+        )
     return text + _signs(controller, job, rank, arrivals, now)
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.changes import Status
 from controller.jobs import Job
 from controller.live import LiveJob
 from controller.program.peek import SlotState
@@ -49,26 +50,33 @@ class SlotView:
     """How long looks have found it like this: 0 at the first one."""
 
 
-def lowest_missing(job: LiveJob) -> int | None:
-    """Return the first chunk that a rank of the present epoch waits for, as far as its workers have told."""
-    told = [session.status for session in job.group.sessions.values() if job.group.in_epoch(session)]
-    return min((s.first_missing for s in told if s.first_missing < s.next_chunk), default=None)
+def frontier(job: LiveJob) -> int | None:
+    """Return the first chunk that is not known to be complete, if a rank waits for that one or one before it.
+
+    It is the greatest of the ranks' first chunks without a result: who has all results before it tells that
+    all ranks had contributed to them. As far as the workers of the present epoch have told.
+    """
+    told = _told(job)
+    if all(status.first_missing == status.next_chunk for status in told):
+        return None
+    return max(status.first_missing for status in told)
 
 
 async def slots(job: LiveJob, most: int = MOST) -> list[SlotView]:
     """Return the slots that a job's present epoch has used, by chunk; none between two epochs.
 
-    Of a larger pool than `most` peeks cover it is those of the `most` chunks from the lowest that a rank
-    misses, or up to the last one if none does. Raises NotReadyError, SwitchClientError.
+    Of a larger pool than `most` peeks cover it is those of the `most` chunks from the frontier on, or up to
+    the last one if nobody waits. Raises NotReadyError, SwitchClientError.
     """
     epoch = job.epoch
     if epoch is None or not job.group.memberships:
         return []
     # Two versions of W slots: of 2W consecutive chunks each has its own.
     count = min(most, 2 * epoch.window)
-    first = lowest_missing(job)
+    first = frontier(job)
     if first is None:
-        first = max([job.group.memberships[0].g0, *_next_chunks(job)]) - count
+        next_chunks = [status.next_chunk for status in _told(job)]
+        first = max([job.group.memberships[0].g0, *next_chunks]) - count
     chunks = range(max(0, first), max(0, first) + count)
     now = time.monotonic()
     found: list[SlotView] = []
@@ -86,8 +94,8 @@ async def slots(job: LiveJob, most: int = MOST) -> list[SlotView]:
     return sorted(found, key=lambda view: view.chunk)
 
 
-def _next_chunks(job: LiveJob) -> list[int]:
-    return [s.status.next_chunk for s in job.group.sessions.values() if job.group.in_epoch(s)]
+def _told(job: LiveJob) -> list[Status]:
+    return [session.status for session in job.group.sessions.values() if job.group.in_epoch(session)]
 
 
 def _place(epoch: Job, chunk: int) -> tuple[int, int]:
