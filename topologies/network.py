@@ -249,9 +249,14 @@ class Network:
         """End what runs in the hosts, the controller, the switches, links and hosts, in this order."""
         processes.end_guests(self.record)
         if self._controller is not None:
+            self._controller.terminate()
+        if self._net is not None:
+            self._stop_nodes()
+        if self._controller is not None:
             self._controller.stop()
-        if self._net is None:
-            return
+        processes.sweep(self.record)
+
+    def _stop_nodes(self) -> None:
         for node in self._net.switches:
             if node.child is not None:
                 node.child.stop()

@@ -64,10 +64,15 @@ class LoggedProcess:
         """Return the exit code once it has ended, else None."""
         return self._child.poll()
 
+    def terminate(self) -> None:
+        """Send TERM, without waiting for what comes of it."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
     def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         """End it: TERM, and KILL after `limit_s`."""
         if self._child.poll() is None:
-            self._child.send_signal(signal.SIGTERM)
+            self.terminate()
             try:
                 self._child.wait(limit_s)
             except subprocess.TimeoutExpired:
