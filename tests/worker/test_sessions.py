@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from switch.device import SwitchDevice
+from tests.worker.jobs import Job as Plain
 from tests.worker.office import JOB, Office, enlist
 from wire.control import RefusedError, UnreachableControllerError
 from worker import (
@@ -28,6 +30,7 @@ from worker import (
     RendezvousTimeoutError,
     SessionEndedError,
     StalledError,
+    TransportError,
     Worker,
     WorkerLostError,
 )
@@ -179,12 +182,13 @@ def test_changes_of_window_under_running_calls(make_job: MakeJob) -> None:
     loops = [job.pool.submit(loop, rank) for rank in range(3)]
     for window, wipe in ((3, False), (8, True), (2, True), (5, False), (4, True)):
         epoch = job.office.group.epoch
+        job.office.resize(7)  # and again at once, wherever that change has come to
         job.office.resize(window, wipe=wipe)
         job.until_after(epoch)
     stop.set()
     counts = {call.result(LIMIT) for call in loops}
     assert len(counts) == 1
-    assert {w.membership.window for w in job.workers} == {4}
+    job.until(lambda: {w.membership.window for w in job.workers} == {4})
 
 
 class Deaf:
@@ -228,6 +232,58 @@ def test_a_rank_between_calls_sends_again_what_others_need(make_job: MakeJob) ->
     deaf.deaf.clear()
     np.testing.assert_array_equal(late.result(LIMIT), 2 * few)
     job.reduce()
+
+
+class Failing:
+    """A transport that cannot send while `broken` is set."""
+
+    def __init__(self) -> None:
+        self.broken = threading.Event()
+
+    def __call__(self, transport: Any) -> Any:
+        self._transport = transport
+        return self
+
+    def send(self, packets: Any) -> None:
+        if self.broken.is_set():
+            raise TransportError("the link is down")
+        self._transport.send(packets)
+
+    def receive(self, timeout: float) -> Any:
+        return self._transport.receive(timeout)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def test_what_cannot_be_sent_again_is_a_loss_to_the_others(make_job: MakeJob) -> None:
+    deaf, failing = Deaf(threading.Event()), Failing()
+    job = make_job(2, wraps={0: failing, 1: deaf})
+    deaf.deaf.set()
+    few = ONES[:9]
+    late = job.call(1, few)
+    np.testing.assert_array_equal(job.call(0, few).result(LIMIT), 2 * few)
+    failing.broken.set()
+    job.office.resize(3, wipe=True)
+    with pytest.raises(WorkerLostError, match=r"rank 0 on h1 \(TransportError: the link is down\)"):
+        late.result(LIMIT)
+    failing.broken.clear()
+    deaf.deaf.clear()
+    job.reduce()
+
+
+def test_a_worker_that_cannot_carry_on_asks_for_new_members() -> None:
+    plain = Plain(1)
+    [worker] = plain.workers
+    with worker.changed:
+        worker.stop("test")
+        worker.resume(replace(plain.members[0], epoch=9, g0=5), worker.transport)
+    assert worker.quit is not None
+    assert "cannot carry on: the epoch begins at chunk 5" in worker.quit
+    with pytest.raises(NotInJobError, match="cannot carry on"):
+        worker.all_reduce(ONES)
+    plain.new_epoch()
+    assert worker.quit is None
 
 
 def test_a_lost_worker_is_named_to_every_survivor_once_and_may_return(make_job: MakeJob) -> None:
@@ -408,8 +464,6 @@ def test_barrier(make_job: MakeJob) -> None:
 
 
 def test_a_worker_without_a_controller_has_no_barrier() -> None:
-    from tests.worker.jobs import Job as Plain
-
     with pytest.raises(NotInJobError, match="no barriers"):
         Plain(1).workers[0].barrier()
 
@@ -422,6 +476,12 @@ def test_without_a_controller_the_data_path_goes_on(make_job: MakeJob) -> None:
     job.office.go_away(False)
     epoch = job.office.group.epoch
     job.office.resize(3)
+    job.until(lambda: job.workers[0].engine.stopped or job.office.group.epoch > epoch)
+    job.office.go_away(True)  # wherever that change has come to
+    call = job.call(0)
+    job.office.go_away(False)
+    np.testing.assert_array_equal(job.call(1).result(LIMIT), 2 * ONES)
+    np.testing.assert_array_equal(call.result(LIMIT), 2 * ONES)
     job.until_after(epoch)
     job.reduce()
 
