@@ -31,6 +31,10 @@ def host_address(rack: int, number: int) -> str:
     return f"10.0.{rack}.{number}"
 
 
+SWITCHES = "10.0.255.0/24"
+"""What holds the addresses of all switches, and no host's."""
+
+
 def switch_address(device_id: int) -> str:
     """Return the IPv4 address of the switch with device id 1..254."""
     if not 1 <= device_id <= 254:
@@ -73,7 +77,10 @@ class End:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """A cable between two ends; `rate_mbit` limits both directions, None leaves them unshaped."""
+    """A cable between two ends; `rate_mbit` limits both directions, None leaves them unshaped.
+
+    At a switch's end of a shaped one, what switches send themselves (results, partials) goes first.
+    """
 
     a: End
     b: End
