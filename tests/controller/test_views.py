@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -364,3 +365,36 @@ def test_a_tally_never_goes_back() -> None:
 def test_arrivals() -> None:
     before, after = verdicts(r0=3, r1=2), verdicts(9, r0=3, r1=7, r2=1)
     assert arrived(before, after) == {1: {"absorbed": 5}, 2: {"absorbed": 1}}
+
+
+def test_counts_go_on_after_the_switch_has_lost_its_state(tmp_path: Path) -> None:
+    first = Served(1)
+    with Office(tmp_path, first) as office:
+        members = office.add("a", [7141, 7142], slots=8)
+        reduce(office, members, ELEMENTS * 4)
+        first.process([(3, bytes(60))])  # refused: no IPv4
+        before = samples(office)
+        assert before["worker_goodput_bytes_total", "a", "0"] == 5 * 4 * ELEMENTS
+        assert before["switch_port_refused_packets_total", "3", "not_ipv4", "s1"] == 1
+        first.close()
+        second = Served(1, first.address)
+        try:
+            office.run(_in_line_again(office))
+            after = samples(office)
+            names = ("worker_packets_total", "worker_bytes_total", "worker_goodput_bytes_total")
+            refused = "switch_port_refused_packets_total"
+            counted = {key: value for key, value in before.items() if key[0] in (*names, refused)}
+            assert {key: value for key, value in after.items() if key in counted} == counted
+            second.process([(3, bytes(60)), (3, bytes(60))])
+            assert samples(office)[refused, "3", "not_ipv4", "s1"] == 3
+        finally:
+            office.run(office.controller.remove("a"))
+            second.close()
+
+
+async def _in_line_again(office: Office) -> None:
+    link = office.controller.links["s1"]
+    while link.in_line:
+        await asyncio.sleep(0.05)
+    while not link.in_line:
+        await asyncio.sleep(0.05)

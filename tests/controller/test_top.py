@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce top`: its rates, and that it ends cleanly on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.terminal import TOKEN_VARIABLE
+from controller.top import JOB_HEADS, SWITCH_HEADS, Reading, job_rows, switch_rows
+from tests.controller.office import TOKEN, Office
+from tests.controller.served import Served
+
+LIMIT_S = 30.0
+PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()", "top"]
+
+
+def reading(at: float, **counters: dict[tuple[tuple[str, str], ...], float]) -> Reading:
+    """One job of two ranks, of which the second has not joined."""
+    ranks: list[dict[str, Any]] = [
+        {"rank": 0, "host": "h1", "joined": True, "begun": 7, "first_missing": 812},
+        {"rank": 1, "host": "h2", "joined": True, "begun": 6, "first_missing": 800},
+        {"rank": 2, "host": "h3", "joined": False},
+    ]
+    job = {"name": "a", "status": "running", "epoch": 5, "slots": 8, "ranks": ranks}
+    switch = {"name": "s1", "in_line": True, "slots": 1024, "free": 1016, "largest_run": 1000}
+    samples = {
+        f"p4reduce_{name}_total": {frozenset(labels): value for labels, value in cells.items()}
+        for name, cells in counters.items()
+    }
+    return Reading(at, {"name": "t", "switches": [switch]}, [job], samples)
+
+
+def test_rates_are_differences_over_time() -> None:
+    rank0, rank1 = (("job", "a"), ("rank", "0")), (("job", "a"), ("rank", "1"))
+    port = (("switch", "s1"), ("port", "2"))
+    before = reading(
+        10.0,
+        worker_goodput_bytes={rank0: 1e6, rank1: 0.0},
+        worker_packets={(*rank0, ("verdict", "absorbed")): 100},
+        switch_port_refused_packets={(*port, ("reason", "no_route")): 5},
+    )
+    now = reading(
+        12.0,
+        worker_goodput_bytes={rank0: 2e6, rank1: 0.0},
+        worker_packets={(*rank0, ("verdict", "absorbed")): 175, (*rank0, ("verdict", "stale")): 25},
+        job_refused_packets={(("job", "a"), ("reason", "not_admitted")): 60},
+        switch_port_refused_packets={
+            (*port, ("reason", "no_route")): 25,
+            (*port, ("reason", "malformed")): 10,
+        },
+        switch_port_lost_packets={(*port, ("kind", "rx_dropped")): 8},
+    )
+    rows = [dict(zip(JOB_HEADS, row, strict=False)) for row in job_rows(before, now)]
+    assert [row["rank"] for row in rows] == ["0 h1", "1 h2", "2 h3"]
+    assert [row["begun"] for row in rows] == ["7", "6", "absent"]
+    assert [row["lag"] for row in rows] == ["0", "12", ""]
+    assert rows[0]["goodput"] == "4.0 Mbit/s"  # 10^6 bytes in 2 s
+    assert rows[0]["sent again"] == "25.0 %"  # 25 of 100 packets
+    assert rows[1]["sent again"] == ""
+    assert rows[0]["refused/s"] == "30"
+    (switch,) = (dict(zip(SWITCH_HEADS, row, strict=True)) for row in switch_rows(before, now))
+    assert (switch["refused/s"], switch["lost/s"]) == ("15", "4")
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    served = Served(1)
+    try:
+        with Office(tmp_path_factory.mktemp("o"), served) as made:
+            made.add("alpha", [7301], slots=8)
+            yield made
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize("end", ["q", "interrupt"])
+def test_a_terminal_is_left_as_it_was(office: Office, end: str, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    environment = {**os.environ, TOKEN_VARIABLE: TOKEN, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
+    child = subprocess.Popen(
+        [*PROGRAM, "--url", office.url], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    try:
+        said = read_until(ours, b"alpha")
+        assert b"running" in said
+        if end == "q":
+            os.write(ours, b"q")
+        else:
+            child.send_signal(signal.SIGINT)
+        said = read_until(ours, b"\x1b[?1049l")  # the screen of before is back
+        assert child.wait(LIMIT_S) == 0
+        assert b"Traceback" not in said
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(file: int, wanted: bytes) -> bytes:
+    said = b""
+    until = time.monotonic() + LIMIT_S
+    while wanted not in said:
+        ready, _, _ = select.select([file], [], [], max(0.0, until - time.monotonic()))
+        assert ready, said
+        said += os.read(file, 65536)
+    return said
