@@ -274,7 +274,7 @@ def bench_isolation(
     heads = ("beside", "Mbit/s", "packets/s", "of them", "ms: median (min, max)", "× alone")
     title = f"{target}: {workers} workers reduce {size} over {link:g} Mbit/s links"
     _print_table(title, heads, rows, left=1)
-    typer.echo(f"aim: at most {isolation.LIMIT:g} times the time alone beside what the switch refuses")
+    typer.echo(f"aim: at most {isolation.LIMIT:g} times the time alone")
 
 
 def _present(switch: str | None, absent: dict[str, str]) -> list[str]:
