@@ -23,8 +23,9 @@ def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
         told["joined"] = session is not None
         if session is not None:
             status = session.status
+            placed = group.in_epoch(session) and rank < len(group.memberships)
             told |= {
-                "udp_port": status.udp_port,
+                "udp_port": group.memberships[rank].own_port if placed else status.udp_port,
                 "epoch": status.epoch,
                 "begun": status.begun,
                 "first_missing": status.first_missing,

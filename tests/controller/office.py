@@ -26,20 +26,29 @@ from wire.membership import Membership
 from worker import Worker
 from worker.memory import MemoryFabric, MemoryTransport
 
-NET = "t"
 TOKEN = "open sesame"
 LIMIT_S = 20.0
 T = TypeVar("T")
 
 
 class Office:
-    """Network NET below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
+    """A star below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
 
-    def __init__(self, root: Path, served: Served, hosts: int = 5, state: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        served: Served,
+        *,
+        name: str = "t",
+        hosts: int = 5,
+        slots: int = 1024,
+        state: Path | None = None,
+        lease: float = 60.0,
+    ) -> None:
         """`state` is what a controller before it left."""
         self.served = served
         record = new_record(
-            NET, star(hosts), target="embedded", elements=64, slots=1024, root=root, interfaces=root
+            name, star(hosts), target="embedded", elements=64, slots=slots, root=root, interfaces=root
         )
         record.directory.mkdir()
         self.record: NetRecord = with_switch(record, "s1", grpc=served.address)
@@ -48,13 +57,14 @@ class Office:
         self.fabric = MemoryFabric(served.process)
         self.url = ""
         self._state = state or self.record.directory / "controller.db"
+        self._lease = lease
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
 
     async def _serve(self) -> None:
         epochs, store = EpochStore(self._state), Store(self._state)
-        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")])
+        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")], self._lease)
         await self.controller.start()
         local = socket.socket(socket.AF_UNIX)
         local.bind(str(self.socket))

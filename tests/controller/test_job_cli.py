@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller import cli, job_cli, look_cli, switch_cli, terminal, top
-from tests.controller.office import NET, TOKEN, Member, Office
+from tests.controller.office import TOKEN, Member, Office
 from tests.controller.served import Served
 from wire import constants
 from wire.control import ControlError
@@ -136,7 +136,7 @@ def test_json(office: Office) -> None:
         (["quota", "t", "many"], "SLOTS many: is a number, or none"),
         (["list", "--net", "other"], "no controller answers at "),
         (["list", "--url", "localhost:80"], "--url localhost:80: is not http://HOST:PORT"),
-        (["list", "--url", "http://127.0.0.1:1", "--net", NET], "--url and --net: give one of them"),
+        (["list", "--url", "http://127.0.0.1:1", "--net", "t"], "--url and --net: give one of them"),
     ],
 )
 def test_bad_input_is_one_error(office: Office, args: list[str], words: str) -> None:
@@ -247,7 +247,7 @@ def test_events_follow(office: Office) -> None:
 
 
 def _follow(echo: Any) -> None:
-    with terminal.reach(NET, None) as client:
+    with terminal.reach("t", None) as client:
         try:
             for event in job_cli.following(client, client.call("GET", "/v1/events", job="a"), "a"):
                 echo(json.dumps(event))
