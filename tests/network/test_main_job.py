@@ -7,11 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from topologies import jobs, manager
 from topologies import record as records
 from topologies.spec import star
 from topologies.targets import Target
@@ -143,6 +146,23 @@ def test_a_switch_that_dies_is_started_again_and_every_sum_is_exact(
     assert len(checks) == 2
     assert all(line.startswith("ok ") for line in checks)
     assert left(token) == []
+
+
+@pytest.mark.root
+@pytest.mark.slow
+def test_two_trainings_side_by_side_on_a_network_that_is_up(target: Target, tmp_path: Path) -> None:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    with manager.network(star(2), name=name, target=target.name, elements=ELEMENTS) as record:
+        with ThreadPoolExecutor(2) as pool:
+            options = [
+                ("--net", name, "--job", job, "--seed", seed) for job, seed in (("a", "1"), ("b", "2"))
+            ]
+            for done in pool.map(lambda given: train(*given, folder=tmp_path), options):
+                assert done.returncode == 0, done.stdout + done.stderr
+                assert "bit for bit: 630 all-reduces at 2 ranks" in done.stdout
+        assert record.dead() == []
+        with jobs.control_of(record) as control:
+            assert control.call("GET", "/v1/jobs") == []
 
 
 def processes_of(session: int) -> list[int]:

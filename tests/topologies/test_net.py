@@ -207,6 +207,37 @@ def test_a_switch_that_does_not_start_leaves_only_its_logs(
     assert name not in records.names()
 
 
+@pytest.mark.slow
+def test_a_controller_that_never_runs_is_given_up_and_said(name: str) -> None:
+    # No controller takes such a lease.
+    with pytest.raises(
+        NetworkError, match=r"(?s)its controller is not ready: its controller died; .*--lease"
+    ):
+        manager.up(star(1), name=name, target="embedded", elements=64, lease=0.1)
+    kept = RUN_ROOT / f"{name}.failed"
+    assert "its controller ended with 2, 6 times in 60 s" in (kept / "daemon.log").read_text()
+    assert name not in records.names()
+
+
+@pytest.mark.slow
+def test_captures_go_on_beside_those_of_a_switch_that_was_killed(
+    target: Target, name: str, tmp_path: Path
+) -> None:
+    caps = tmp_path / "caps"
+    with manager.network(star(2), name=name, target=target.name, elements=64, pcap=caps) as record:
+        before = sorted(path.name for path in caps.iterdir())
+        first = record.switches[0]
+        assert first.process is not None
+        os.kill(first.process.pid, signal.SIGKILL)
+        gone = (None, first.process)
+        wait_until(lambda: records.load(name).switches[0].process not in gone, "a new switch")
+        assert records.load(name).dead() == []
+        run_in(record, "h1", f"ping -n -c 1 -w 20 {record.hosts[1].ip}")  # until one is answered
+        # The captures of its first life are kept, and those of the next go on beside them.
+        kept = [file.replace(".pcap", ".1.pcap") for file in before]
+        assert sorted(path.name for path in caps.iterdir()) == sorted([*before, *kept])
+
+
 def test_the_command_line(target: Target, name: str) -> None:
     runner = CliRunner()
     up = runner.invoke(
