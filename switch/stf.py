@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """p4c's simple test framework: run an .stf file (commands, packets, expectations) in process.
 
-The language is that of p4c's backends/bmv2/stf: `packet`, `expect`, `add`, `setdefault`, `mirroring_add`,
-`mc_mgrp_create` and friends, `check_counter`, `wait`. A larger priority wins.
+The language is that of p4c's backends/bmv2/bmv2stf.py: `packet`, `expect`, `add`, `setdefault`, `remove all`,
+`check_counter`, `wait`, and simple_switch_CLI's commands for mirroring, multicast, counters, registers and
+meters. A larger priority wins; a table that takes none ignores it, as there. A file that checks counters and
+expects no packet anywhere is about the counters alone: its packets may leave where they will.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from switch.device import Exact, Lpm, MatchValue, Range, SwitchDevice, Ternary
+from switch.device import Exact, Lpm, MatchValue, MeterRates, Range, SwitchDevice, Ternary
 from switch.errors import SwitchError
 from switch.ir import Key, Table
+from switch.tables import has_priority
 
-PASSED_THROUGH = {"mirroring_get", "counter_read", "register_read", "meter_get_rates", "remove", "no_packet"}
+# they show something, on bmv2's command line
+WITHOUT_EFFECT = {"wait", "mirroring_get", "counter_read", "register_read", "meter_get_rates"}
 
 
 class StfError(SwitchError):
@@ -42,8 +46,8 @@ class StfResult:
 
 
 def number(text: str) -> int:
-    """`0x..`, `0b..` or decimal."""
-    return int(text.replace("_", ""), 0)
+    """`0x..`, `0b..` or decimal, with leading zeros as they come."""
+    return int(text, 10 if text.isdecimal() else 0)
 
 
 class StfRunner:
@@ -55,7 +59,10 @@ class StfRunner:
         self._expected: dict[int, list[str]] = {}
         self._nodes: list[tuple[int, list[int]]] = []
         self._groups: dict[int, list[int]] = {}
+        self._mirrors: dict[int, int] = {}
         self._handles: dict[str, tuple[str, int]] = {}
+        self._checks_packets = False
+        self._checks_counters = False
 
     def run(self, text: str) -> StfResult:
         """Run all statements in order, then compare. Raises `StfError`."""
@@ -64,8 +71,12 @@ class StfRunner:
                 self._line(line)
             except StfError:
                 raise
-            except (ValueError, KeyError, IndexError, SwitchError) as e:
-                raise StfError(n, line, str(e) or type(e).__name__) from e
+            except IndexError as e:
+                raise StfError(n, line, "it ends too early, or names a node that was not created") from e
+            except KeyError as e:
+                raise StfError(n, line, str(e.args[0])) from e
+            except (ValueError, SwitchError) as e:
+                raise StfError(n, line, str(e)) from e
         self._compare()
         return self.result
 
@@ -80,9 +91,12 @@ class StfRunner:
             self.result.received += self.device.process([(number(words[1]), data)])
             return
         if op == "expect":
-            self._expected.setdefault(number(words[1]), []).append("".join(words[2:]).lower())
+            pattern = "".join(words[2:]).lower()
+            if not re.fullmatch(r"[0-9a-f*]*\$?", pattern):
+                raise ValueError("a packet is written in hex digits, with `*` for any digit and a final `$`")
+            self._expected.setdefault(number(words[1]), []).append(pattern)
+            self._checks_packets = True
             return
-        line = re.sub(r"\s#.*$", "", line)
         tokens = tokenize(line)
         if op == "add":
             self._add(tokens[1:])
@@ -90,41 +104,77 @@ class StfRunner:
             table = self._table(tokens[1])
             name, args, _ = self._action(table, tokens[2:])
             self.device.table_set_default(table.name, name, args)
-        elif op == "wait" or op in PASSED_THROUGH:
-            return
-        else:
+        elif op == "remove":
+            self._remove(tokens[1:])
+        elif op == "no_packet":
+            self._checks_packets = True
+        elif op == "check_counter":
+            self._check_counter(tokens[1:])
+            self._checks_counters = True
+        elif op not in WITHOUT_EFFECT:
             self._command(op, tokens[1:])
 
     def _command(self, op: str, a: list[str]) -> None:
-        d = self.device
+        d, program = self.device, self.device.program
         if op == "mirroring_add":
             d.clone_session_set(number(a[0]), [(number(a[1]), 0)])
+            self._mirrors.pop(number(a[0]), None)
         elif op == "mirroring_add_mc":
-            d.clone_session_set(number(a[0]), d.multicast_groups().get(number(a[1]), []))
+            self._mirrors[number(a[0])] = number(a[1])
+            self._replicate()
         elif op == "mirroring_delete":
             d.clone_session_delete(number(a[0]))
+            self._mirrors.pop(number(a[0]), None)
         elif op == "mc_mgrp_create":
             self._groups[number(a[0])] = []
-            d.multicast_set(number(a[0]), [])
+            self._replicate()
         elif op == "mc_node_create":
-            self._nodes.append((number(a[0]), [number(x) for x in a[1:]]))
+            self._nodes.append((number(a[0]), sorted({number(x) for x in a[1:]})))
         elif op == "mc_node_associate":
-            group = self._groups[number(a[0])]
-            group.append(number(a[1]))
-            d.multicast_set(number(a[0]), [(p, self._nodes[n][0]) for n in group for p in self._nodes[n][1]])
+            group, node = number(a[0]), number(a[1])
+            if group not in self._groups:
+                raise KeyError(f"there is no multicast group {group}: `mc_mgrp_create {group}` comes first")
+            if any(node in nodes for nodes in self._groups.values()):
+                raise ValueError(f"node {node} is in a group already")
+            self._groups[group].append(node)
+            self._replicate()
         elif op == "mc_node_update":
-            self._nodes[number(a[0])] = (self._nodes[number(a[0])][0], [number(x) for x in a[1:]])
+            rid, _ = self._nodes[number(a[0])]
+            self._nodes[number(a[0])] = (rid, sorted({number(x) for x in a[1:]}))
+            self._replicate()
         elif op == "counter_write":
-            d.counter_write(a[0], number(a[1]), number(a[3]), number(a[2]))
+            name, index = by_suffix(a[0], program.counters), number(a[1])
+            if program.counters[name].direct:
+                d.direct_counter_write(*self._nth(program.counters[name].table, index), *map(number, a[2:4]))
+            else:
+                d.counter_write(name, index, *map(number, a[2:4]))
         elif op == "register_write":
-            d.register_write(a[0], number(a[1]), number(a[2]))
+            d.register_write(by_suffix(a[0], program.registers), number(a[1]), number(a[2]))
         elif op == "register_reset":
-            for i in range(d.program.registers[a[0]].size):
-                d.register_write(a[0], i, 0)
-        elif op == "check_counter":
-            self._check_counter(a)
+            name = by_suffix(a[0], program.registers)
+            for i in range(program.registers[name].size):
+                d.register_write(name, i, 0)
+        elif op == "meter_set_rates":
+            name, index = by_suffix(a[0], program.meters), number(a[1])
+            if program.meters[name].direct:
+                d.direct_meter_set(*self._nth(program.meters[name].table, index), meter_rates(a[2:]))
+            else:
+                d.meter_set(name, index, meter_rates(a[2:]))
+        elif op == "meter_array_set_rates":
+            name, rates = by_suffix(a[0], program.meters), meter_rates(a[1:])
+            for i in range(program.meters[name].size):
+                d.meter_set(name, i, rates)
         else:
             raise ValueError(f"unknown command {op!r}")
+
+    def _replicate(self) -> None:
+        """Write groups, and the clone sessions that name one, anew: their nodes may have changed."""
+        for group, nodes in self._groups.items():
+            self.device.multicast_set(
+                group, [(port, self._nodes[n][0]) for n in nodes for port in self._nodes[n][1]]
+            )
+        for session, group in self._mirrors.items():
+            self.device.clone_session_set(session, self.device.multicast_groups().get(group, []))
 
     # ---- tables
 
@@ -135,15 +185,13 @@ class StfRunner:
         table, at = self._table(tokens[0]), 1
         priority = None
         if re.fullmatch(r"\d+|0x[0-9a-fA-F]+", tokens[at]) and tokens[at + 1 : at + 2] != [":"]:
-            priority, at = number(tokens[at]), at + 1
-        given: dict[str, str] = {}
-        while tokens[at + 1] == ":":
-            given[tokens[at]] = tokens[at + 2]
-            at += 3
+            priority, at = number(tokens[at]) if has_priority(table) else None, at + 1
         key = [wildcard(k) for k in table.keys]
-        for name, text in given.items():
-            i = key_index(table, name)
-            key[i] = match_value(table.keys[i], text)
+        while tokens[at + 1] == ":":
+            i = key_index(table, tokens[at])
+            length = number(tokens[at + 4]) if tokens[at + 3] == "/" else None
+            key[i] = match_value(table.keys[i], tokens[at + 2], length)
+            at += 3 if length is None else 5
         action, args, rest = self._action(table, tokens[at:])
         handle = self.device.table_insert(table.name, key, action, args, priority)
         if rest[:1] == ["="]:
@@ -167,20 +215,42 @@ class StfRunner:
         unknown = set(given) - {p.name for p in action.params}
         if unknown:
             raise ValueError(f"action {name} has no parameter {', '.join(sorted(unknown))}")
+        missing = [p.name for p in action.params if p.name not in given]
+        if missing:
+            raise ValueError(f"action {name} needs {', '.join(missing)}")
         return name, [given[p.name] for p in action.params], tokens[at:]
+
+    def _nth(self, table: str | None, n: int) -> tuple[str, int]:
+        """bmv2's handles number the entries of a table from 0, those of the program first."""
+        assert table is not None
+        entries = self.device.table_entries(table)
+        if n >= len(entries):
+            raise KeyError(f"table {table} has {len(entries)} entries, there is no number {n}")
+        return table, entries[n].handle
+
+    def _remove(self, a: list[str]) -> None:
+        if [x.lower() for x in a] != ["all"]:
+            raise ValueError("only `remove all` is known")
+        for table in self.device.program.tables:
+            for entry in self.device.table_entries(table):
+                if not entry.const:
+                    self.device.table_delete(table, entry.handle)
 
     def _check_counter(self, a: list[str]) -> None:
         text = "".join(a)
-        m = re.fullmatch(r"([\w.$]+)\((\$?\w+)\)(?:(packets|bytes)(==|!=|<=|>=|<|>)(\w+))?", text)
+        m = re.fullmatch(
+            r"(.+)\(\$?([\w.$]+)\)(?:(packets|bytes)(==|!=|<=|>=|<|>)(\w+))?", text, re.IGNORECASE
+        )
         if m is None:
             raise ValueError("expected NAME(INDEX) [packets|bytes OP N]")
         name, index, what, op, value = m.groups()
-        if index.startswith("$"):
-            packets, octets = self.device.direct_counter_read(*self._handles[index[1:]])
+        if index in self._handles:
+            packets, octets = self.device.direct_counter_read(*self._handles[index])
         else:
             packets, octets = self.device.counter_read(
                 by_suffix(name, self.device.program.counters), number(index)
             )
+        what = (what or "packets").lower()
         have, want = octets if what == "bytes" else packets, number(value) if value else 0
         tests = {"==": have == want, "!=": have != want, "<": have < want, "<=": have <= want,
                  ">": have > want, ">=": have >= want}  # fmt: skip
@@ -190,6 +260,8 @@ class StfRunner:
     # ---- packets
 
     def _compare(self) -> None:
+        if self._checks_counters and not self._checks_packets:
+            return
         by_port: dict[int, list[bytes]] = {}
         for port, data in self.result.received:
             by_port.setdefault(port, []).append(data)
@@ -216,8 +288,9 @@ def packet_matches(data: bytes, pattern: str) -> bool:
 
 
 def tokenize(line: str) -> list[str]:
-    """Words, quoted names and the punctuation `: ( ) , =`."""
-    return [t.strip('"') for t in re.findall(r'"[^"]*"|[^\s:(),="]+|[:(),=]', line)]
+    """Words, quoted names and the punctuation `: ( ) , = /`, without a comment."""
+    found = re.findall(r'"[^"]*"|#.*|[^\s:(),="/#]+|[:(),=/]', line)
+    return [t.strip('"') for t in found if not t.startswith("#")]
 
 
 def by_suffix(name: str, names: Iterable[str]) -> str:
@@ -235,18 +308,18 @@ def by_suffix(name: str, names: Iterable[str]) -> str:
 
 
 def key_index(table: Table, name: str) -> int:
-    """Which key of a table a name in an `add` means."""
+    """Which key of a table a name in an `add` means: in full or its tail; `h.valid`, `h` and `valid` are
+    short for a validity key."""
     wanted = re.sub(r"\$(\d+)", r"[\1]", name)
     names = [k.name for k in table.keys]
-    if wanted in names:
-        return names.index(wanted)
-    for tail in ("." + wanted, wanted):
-        found = [i for i, n in enumerate(names) if n.endswith(tail)]
-        if len(found) == 1:
-            return found[0]
-    if not wanted.endswith("$valid$"):
-        return key_index(table, wanted.removesuffix(".valid") + ".$valid$")
-    raise KeyError(f"table {table.name} has no key {name!r}")
+    for tail in (wanted, wanted.removesuffix("valid").rstrip(".") + ".$valid$"):
+        if tail in names:
+            return names.index(tail)
+        for end in ("." + tail.lstrip("."), tail):
+            found = [i for i, n in enumerate(names) if n.endswith(end)]
+            if len(found) == 1:
+                return found[0]
+    raise KeyError(f"table {table.name} has no single key {name!r}, it has {', '.join(names) or 'none'}")
 
 
 def wildcard(k: Key) -> MatchValue:
@@ -258,8 +331,12 @@ def wildcard(k: Key) -> MatchValue:
     return Range(0, (1 << k.width) - 1) if k.match == "range" else Ternary(0, 0)
 
 
-def match_value(k: Key, text: str) -> MatchValue:
-    """A key's value from its literal; a `*` in it is a digit that is not compared."""
+def match_value(k: Key, text: str, length: int | None = None) -> MatchValue:
+    """A key's value from its literal, or prefix and length; a `*` is a digit that is not compared."""
+    if length is not None:
+        if k.match != "lpm":
+            raise ValueError(f"key {k.name} is matched {k.match}: only lpm takes a prefix length")
+        return Lpm(number(text), length)
     if k.match == "exact":
         return Exact(number(text))
     if k.match == "range":
@@ -270,7 +347,7 @@ def match_value(k: Key, text: str) -> MatchValue:
         value = number(text)
         full = (1 << k.width) - 1
         return Lpm(value, k.width) if k.match == "lpm" else Ternary(value, full)
-    body = text[2:].replace("_", "")
+    body = text[2:]
     value = mask = 0
     for ch in body:
         value = value << digit | (0 if ch == "*" else int(ch, 16))
@@ -279,3 +356,10 @@ def match_value(k: Key, text: str) -> MatchValue:
     if k.match == "lpm":
         return Lpm(value & full, min(digit * sum(ch != "*" for ch in body), k.width))
     return Ternary(value & mask & full, mask & full)
+
+
+def meter_rates(a: list[str]) -> MeterRates:
+    """Two `RATE:BURST`, committed and peak, in units a microsecond and units."""
+    if len(a) != 6 or a[1] != ":" or a[4] != ":":
+        raise ValueError("a meter takes two rates, RATE:BURST RATE:BURST")
+    return MeterRates(float(a[0]) * 1e6, number(a[2]), float(a[3]) * 1e6, number(a[5]))
