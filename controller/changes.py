@@ -116,6 +116,9 @@ class Group:
     change: Change | None = None
     changes: int = 0
     draining: int | None = None
+    """All-reduces that are still completed, once the job is being drained."""
+    gone: list[Status] = field(default_factory=list)
+    """The last words of workers lost in the present epoch: what they had, the slots still have."""
     sessions: dict[int, Session] = field(default_factory=dict)
     """By rank."""
 
@@ -170,6 +173,8 @@ class Group:
         """Take a worker out; if the job runs, the others' epoch ends."""
         if self.sessions.get(session.rank) is session:
             del self.sessions[session.rank]
+        if self.in_epoch(session):
+            self.gone.append(session.status)
         if not self.fresh(session) and self.epoch:
             lost = Lost(session.rank, session.host, why)
             self.start_change(f"rank {lost.rank} on {lost.host}: {why}", True, now, [lost])
@@ -220,8 +225,11 @@ class Group:
 
     def _collect(self, change: Change) -> None:
         present = [s for s in self.seated() if self.in_epoch(s)]
-        self.next_chunk = max([self.next_chunk, *(s.status.next_chunk for s in present)])
-        self.begun = max([self.begun, *(s.status.begun for s in present)])
+        members = [s for s in self.seated() if self.resume_from <= s.status.epoch]
+        self.next_chunk = max([self.next_chunk, *(s.status.next_chunk for s in members)])
+        self.begun = max([self.begun, *(s.status.begun for s in members)])
+        if self.draining is not None:
+            self.draining = max(self.draining, self.begun)
         if not change.members:
             # Who has not entered the present epoch has no result of it; then nobody has.
             begin = self.memberships[0].g0 if self.memberships else self.next_chunk
@@ -230,8 +238,9 @@ class Group:
             )
             change.phase = "wait"
             return
-        most = max((s.status.first_missing for s in present), default=0)
-        beyond = [r for s in present for r in s.status.have]
+        told = [*(s.status for s in present), *self.gone]
+        most = max((status.first_missing for status in told), default=0)
+        beyond = [r for status in told for r in status.have]
         for session in present:
             own = session.status
             if own.left is None:
@@ -246,17 +255,20 @@ class Group:
         if self.change.members:
             self.resume_from = epoch
         self.epoch, self.memberships, self.installed, self.change = epoch, memberships, False, None
+        self.gone.clear()
 
     def instruction(self, session: Session) -> dict[str, Any] | None:
         """Return what a worker should do next, None while it has nothing to do."""
         status, change = session.status, self.change
+        settled = change is None or change.phase == "wait"
+        if self.draining is not None and settled and not session.drain_told:
+            # Before it may go on: a stopped worker begins nothing, so nobody begins what another refuses.
+            session.drain_told = True
+            return {"do": "drain", "begun": self.draining}
         if change is None:
             if self.installed and status.epoch != self.epoch:
                 resume = self.resume_from <= status.epoch
                 return {"do": "go", "resume": resume, "membership": asdict(self.memberships[session.rank])}
-            if self.draining is not None and not session.drain_told:
-                session.drain_told = True
-                return {"do": "drain", "begun": self.draining}
             return None
         if self.fresh(session):
             return None

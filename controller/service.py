@@ -349,9 +349,11 @@ class Controller:
         job = self.job(name)
         group = job.group
         if group.draining is None:
-            group.draining = max([group.begun, *(s.status.begun for s in group.sessions.values())])
+            # What has begun is known once all have stopped: until then it only grows.
+            group.draining = group.begun
+            group.start_change("it is being drained", False, time.monotonic())
             self._save(job)
-            self.note(name, "draining", f"it ends after all-reduce {group.draining}")
+            self.note(name, "draining", "it ends after the all-reduces that have begun")
             self.advance(job)
         return job
 

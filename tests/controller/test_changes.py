@@ -237,11 +237,52 @@ def test_a_rank_that_ends_its_call_asks_for_new_members(why: str, lost: list[int
     assert group.absent == []
 
 
-def test_drain_is_told_once() -> None:
-    group = running(1)
-    group.draining = 4
-    assert group.instruction(group.sessions[0]) == {"do": "drain", "begun": 4}
-    assert group.instruction(group.sessions[0]) is None
+def test_drain_is_told_when_all_have_stopped_and_before_they_go_on() -> None:
+    group = running(2)
+    group.draining = 0
+    change = group.start_change("it is being drained", False, 0.0)
+    for rank, begun in enumerate((4, 3)):
+        assert told(group, rank) == "stop"
+        says(group, rank, stopped=change.id, udp_port=6000 + rank, begun=begun, first_missing=20)
+        assert group.step(0.0) == (rank == 1)
+    assert [group.instruction(s) for s in group.sessions.values()] == [{"do": "drain", "begun": 4}] * 2
+    assert [told(group, r) for r in range(2)] == [None] * 2  # once
+    group.enter(11, [member(r, 2, 11, 6000 + r, g0=20) for r in range(2)])
+    group.installed = True
+    assert [told(group, r) for r in range(2)] == ["go"] * 2
+
+
+def test_what_a_rank_had_that_left_is_fetched_too() -> None:
+    group = running(2)
+    says(group, 1, stopped=0, first_missing=9, have=((11, 12),), next_chunk=14)
+    group.lose(group.sessions[1], "it left the job", 0.0)
+    assert group.change is not None
+    says(group, 0, stopped=group.change.id, udp_port=6000, first_missing=7, next_chunk=14)
+    assert not group.step(0.0)
+    assert group.instruction(group.sessions[0]) == {
+        "do": "fetch",
+        "change": group.change.id,
+        "chunks": [(7, 8), (11, 12)],
+    }
+
+
+def test_who_has_not_entered_yet_has_begun_all_the_same() -> None:
+    group = running(2)
+    first = group.start_change("window", False, 0.0)
+    for rank in range(2):
+        says(group, rank, stopped=first.id, udp_port=6000 + rank, first_missing=9, next_chunk=12, begun=1)
+    assert group.step(0.0)
+    group.enter(11, [member(r, 2, 11, 6000 + r, g0=9) for r in range(2)])
+    group.installed = True
+    says(group, 0, epoch=11, stopped=0, udp_port=0)
+    says(group, 1, next_chunk=15, begun=2)  # told of the new epoch a moment later
+    group.lose(group.sessions[0], "killed", 0.0)
+    assert group.change is not None
+    says(group, 1, stopped=group.change.id, udp_port=7001)
+    group.step(0.0)
+    fail = group.instruction(group.sessions[1])
+    assert fail is not None
+    assert (fail["do"], fail["begun"], group.next_chunk) == ("fail", 2, 15)
 
 
 @dataclass

@@ -331,7 +331,10 @@ def test_a_drained_job_ends_when_its_workers_have_left(record: NetRecord) -> Non
             epoch = go["membership"]["epoch"]
             await told(controller, sid, wait=0.0, epoch=epoch, begun=7)
             controller.drain("alice")
-            assert await told(controller, sid, epoch=epoch, begun=7) == {"do": "drain", "begun": 7}
+            stop = await told(controller, sid, epoch=epoch, begun=7)
+            status = {"epoch": epoch, "begun": 8, "stopped": stop["change"], "udp_port": 6001}
+            assert await told(controller, sid, **status) == {"do": "drain", "begun": 8}
+            assert (await told(controller, sid, **status))["do"] == "go"
             with pytest.raises(RequestError, match="is being drained"):
                 controller.sessions.join(controller.job("alice"), 0, "10.0.0.1", 6000)
             controller.sessions.leave(sid)
