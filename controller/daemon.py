@@ -78,7 +78,8 @@ async def _end_with(record: NetRecord, stop: asyncio.Event) -> None:
 
 def _gone(record: NetRecord) -> bool:
     try:
-        return load(record.name, record.root).owner != record.owner
+        found = load(record.name, record.root)
+        return found.owner != record.owner or found.state == "stopping"
     except RecordError:
         return not (record.directory / "net.json").exists()
 
@@ -115,15 +116,16 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
 
 
 async def _wait_turn(record: NetRecord, links: Sequence[SwitchLink], lock: int, stop: asyncio.Event) -> bool:
-    """Wait, as the switches' backup, until no other controller keeps this network; False if we stop before.
+    """Wait, as the switches' backup, until no other controller keeps this network.
 
-    Who is primary the switches elect. The lock is for the state file: it goes with its holder's process.
+    False if we stop before, or the network does. Who is primary the switches elect. The lock is for the state
+    file: it goes with its holder's process.
     """
     backup = False
     while not stop.is_set():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            return not _gone(record)
         except BlockingIOError:
             if not backup:
                 log.info("another controller keeps network %s: this one is its backup", record.name)

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -58,7 +59,10 @@ def serve(record: NetRecord, report: int) -> int:
         _tell(report, {})
         keeper = Keeper(network.kept(), network.give_up)
         while not stop.wait(_LOOK_EVERY_S):
-            keeper.look(time.monotonic())
+            try:
+                keeper.look(time.monotonic())
+            except OSError:  # the record could not be written: no reason to end the network
+                log.exception("could not look after the network's processes")
     except _Stopped:
         _tell(report, {"error": "stopped while it was being built"})
     except (Exception, SystemExit) as error:
@@ -68,6 +72,9 @@ def serve(record: NetRecord, report: int) -> int:
         return 1
     finally:
         building = False
+        with suppress(OSError):
+            # So that no second controller takes over what is about to go.
+            network.note(replace(network.record, state="stopping"))
         network.stop()
     return 0
 

@@ -47,6 +47,9 @@ class Keeper:
                 continue
             child = one.child()
             code = None if child is None else child.poll()
+            if child is not None and code is None:
+                one.due = None  # also where its start was thought to have failed
+                continue
             if one.due is None and code is not None:
                 self._ended(one, f"ended with {code}", now)
             if one.due is not None and now >= one.due:
