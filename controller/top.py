@@ -13,7 +13,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -33,7 +33,8 @@ INTERVAL_SECONDS = 1.0
 REPEATED = ("duplicate", "replayed", "stale")
 """Verdicts of packets that a worker had sent before."""
 
-Labels = frozenset[tuple[str, str]]
+Key = tuple[str, str, str]
+"""Of a counter: its name, the job or switch, and the rank or port ("" for those of a whole job)."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,33 @@ class Reading:
     at: float
     network: dict[str, Any]
     jobs: list[dict[str, Any]]
-    samples: Mapping[str, Mapping[Labels, float]]
-    """By name of a counter and labels."""
+    counts: Mapping[Key, Mapping[str, float]]
+    """By verdict, reason or kind ("" for a counter without)."""
 
-    def sum(self, name: str, **labels: str) -> float:
-        """Return the sum of a counter over all samples that have these labels."""
-        wanted = labels.items()
-        return sum(value for key, value in self.samples.get(name, {}).items() if wanted <= set(key))
+    def sum(self, name: str, of: str, part: str, kinds: Collection[str] | None = None) -> float:
+        """Return the sum of a counter over these kinds, or over all."""
+        found = self.counts.get((f"p4reduce_{name}_total", of, part), {})
+        return sum(value for kind, value in found.items() if kinds is None or kind in kinds)
+
+
+def counts_of(page: str) -> dict[Key, dict[str, float]]:
+    """Return the counters of a page in Prometheus' text format."""
+    found: dict[Key, dict[str, float]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples if family.type == "counter" else ():
+            labels = sample.labels
+            of, part = labels.get("job") or labels["switch"], labels.get("rank") or labels.get("port", "")
+            kind = next((labels[name] for name in ("verdict", "reason", "kind") if name in labels), "")
+            cells = found.setdefault((sample.name, of, part), {})
+            cells[kind] = cells.get(kind, 0.0) + sample.value
+    return found
 
 
 def read(client: ControlClient) -> Reading:
     """Ask a controller. Raises ControlError."""
     network, jobs = client.call("GET", "/v1/network"), client.call("GET", "/v1/jobs")
-    text, at = client.text("/metrics"), time.monotonic()
-    samples: dict[str, dict[Labels, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
-    return Reading(at, network, jobs, samples)
+    page, at = client.text("/metrics"), time.monotonic()
+    return Reading(at, network, jobs, counts_of(page))
 
 
 def job_rows(before: Reading, now: Reading) -> list[tuple[str, ...]]:
@@ -71,22 +81,20 @@ def job_rows(before: Reading, now: Reading) -> list[tuple[str, ...]]:
         most = max((rank["first_missing"] for rank in job["ranks"] if rank["joined"]), default=0)
         own: tuple[str, ...] = (name, job["status"], str(job["epoch"] or ""), str(job["slots"]))
         for rank in job["ranks"]:
-            labels = {"job": name, "rank": str(rank["rank"])}
+            part = str(rank["rank"])
             progress = ("absent", "", "")
             if rank["joined"]:
                 first = rank["first_missing"]
                 progress = (str(rank["begun"]), str(first), str(most - first))
-            goodput = _rate(before, now, "p4reduce_worker_goodput_bytes_total", **labels)
-            packets = _more(before, now, "p4reduce_worker_packets_total", **labels)
-            again = sum(
-                _more(before, now, "p4reduce_worker_packets_total", **labels, verdict=v) for v in REPEATED
-            )
+            goodput = _rate(before, now, "worker_goodput_bytes", name, part)
+            packets = _more(before, now, "worker_packets", name, part)
+            again = _more(before, now, "worker_packets", name, part, REPEATED)
             share = f"{100 * again / packets:.1f} %" if packets else ""
             rows.append(
                 (*own, f"{rank['rank']} {rank['host']}", *progress, f"{8 * goodput / 1e6:.1f} Mbit/s", share)
             )
             own = ("", "", "", "")
-        refused = _rate(before, now, "p4reduce_job_refused_packets_total", job=name)
+        refused = _rate(before, now, "job_refused_packets", name, "")
         rows[-len(job["ranks"])] += (f"{refused:.0f}",)
     return rows
 
@@ -109,24 +117,31 @@ SWITCH_HEADS = ("switch", "state", "slots", "free", "largest run", "refused/s", 
 
 def switch_rows(before: Reading, now: Reading) -> list[tuple[str, ...]]:
     """Return the rows of SWITCH_HEADS."""
-    return [
-        (
-            switch["name"],
-            "in line" if switch["in_line"] else "not reached",
-            *(str(switch[key]) for key in ("slots", "free", "largest_run")),
-            f"{_rate(before, now, 'p4reduce_switch_port_refused_packets_total', switch=switch['name']):.0f}",
-            f"{_rate(before, now, 'p4reduce_switch_port_lost_packets_total', switch=switch['name']):.0f}",
+    rows = []
+    for switch in now.network["switches"]:
+        rates = [
+            sum(_rate(before, now, name, switch["name"], port) for port in switch["ports"])
+            for name in ("switch_port_refused_packets", "switch_port_lost_packets")
+        ]
+        rows.append(
+            (
+                switch["name"],
+                "in line" if switch["in_line"] else "not reached",
+                *(str(switch[key]) for key in ("slots", "free", "largest_run")),
+                *(f"{rate:.0f}" for rate in rates),
+            )
         )
-        for switch in now.network["switches"]
-    ]
+    return rows
 
 
-def _more(before: Reading, now: Reading, name: str, **labels: str) -> float:
-    return max(0.0, now.sum(name, **labels) - before.sum(name, **labels))
+def _more(
+    before: Reading, now: Reading, name: str, of: str, part: str, kinds: Collection[str] | None = None
+) -> float:
+    return max(0.0, now.sum(name, of, part, kinds) - before.sum(name, of, part, kinds))
 
 
-def _rate(before: Reading, now: Reading, name: str, **labels: str) -> float:
-    return _more(before, now, name, **labels) / max(1e-9, now.at - before.at)
+def _rate(before: Reading, now: Reading, name: str, of: str, part: str) -> float:
+    return _more(before, now, name, of, part) / max(1e-9, now.at - before.at)
 
 
 def picture(before: Reading, now: Reading) -> Group:
@@ -154,8 +169,10 @@ def top(
             width = None if sys.stdout.isatty() else PIPE_WIDTH
             Console(width=width, markup=False, highlight=False).print(picture(before, read(client)))
             return
-        with _keys() as key, Live(picture(before, before), screen=True, auto_refresh=False) as live:
+        # Live paints nothing when it is entered: Ctrl-C would leave its screen behind.
+        with _keys() as key, Live(screen=True, auto_refresh=False) as live:
             try:
+                live.update(picture(before, before), refresh=True)
                 while key(INTERVAL_SECONDS) != "q":
                     now = read(client)
                     live.update(picture(before, now), refresh=True)

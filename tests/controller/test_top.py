@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from controller.terminal import TOKEN_VARIABLE
-from controller.top import JOB_HEADS, SWITCH_HEADS, Reading, job_rows, switch_rows
+from controller.top import JOB_HEADS, SWITCH_HEADS, Reading, counts_of, job_rows, switch_rows
 from tests.controller.office import TOKEN, Office
 from tests.controller.served import Served
 
@@ -26,41 +26,45 @@ LIMIT_S = 30.0
 PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()", "top"]
 
 
-def reading(at: float, **counters: dict[tuple[tuple[str, str], ...], float]) -> Reading:
-    """One job of two ranks, of which the second has not joined."""
+def reading(at: float, page: str) -> Reading:
+    """One job of three ranks, of which the last has not joined."""
     ranks: list[dict[str, Any]] = [
         {"rank": 0, "host": "h1", "joined": True, "begun": 7, "first_missing": 812},
         {"rank": 1, "host": "h2", "joined": True, "begun": 6, "first_missing": 800},
         {"rank": 2, "host": "h3", "joined": False},
     ]
     job = {"name": "a", "status": "running", "epoch": 5, "slots": 8, "ranks": ranks}
-    switch = {"name": "s1", "in_line": True, "slots": 1024, "free": 1016, "largest_run": 1000}
-    samples = {
-        f"p4reduce_{name}_total": {frozenset(labels): value for labels, value in cells.items()}
-        for name, cells in counters.items()
-    }
-    return Reading(at, {"name": "t", "switches": [switch]}, [job], samples)
+    ports = {"1": "x", "2": "y"}
+    slots = {"slots": 1024, "free": 1016, "largest_run": 1000}
+    switch = {"name": "s1", "in_line": True, "ports": ports, **slots}
+    return Reading(at, {"name": "t", "switches": [switch]}, [job], counts_of(page))
+
+
+def lines(name: str, **values: float) -> str:
+    """A counter in Prometheus' text format, its samples as labels='value'."""
+    samples = "".join(f"{name}_total{{{labels}}} {value}\n" for labels, value in values.items())
+    return f"# TYPE {name}_total counter\n{samples}"
 
 
 def test_rates_are_differences_over_time() -> None:
-    rank0, rank1 = (("job", "a"), ("rank", "0")), (("job", "a"), ("rank", "1"))
-    port = (("switch", "s1"), ("port", "2"))
+    rank0, port2 = 'job="a",rank="0"', 'switch="s1",port="2"'
     before = reading(
         10.0,
-        worker_goodput_bytes={rank0: 1e6, rank1: 0.0},
-        worker_packets={(*rank0, ("verdict", "absorbed")): 100},
-        switch_port_refused_packets={(*port, ("reason", "no_route")): 5},
+        lines("p4reduce_worker_goodput_bytes", **{rank0: 1e6})
+        + lines("p4reduce_worker_packets", **{rank0 + ',verdict="absorbed"': 100})
+        + lines("p4reduce_switch_port_refused_packets", **{port2 + ',reason="no_route"': 5}),
     )
+    refused = {port2 + ',reason="no_route"': 25, 'switch="s1",port="1",reason="malformed"': 10}
     now = reading(
         12.0,
-        worker_goodput_bytes={rank0: 2e6, rank1: 0.0},
-        worker_packets={(*rank0, ("verdict", "absorbed")): 175, (*rank0, ("verdict", "stale")): 25},
-        job_refused_packets={(("job", "a"), ("reason", "not_admitted")): 60},
-        switch_port_refused_packets={
-            (*port, ("reason", "no_route")): 25,
-            (*port, ("reason", "malformed")): 10,
-        },
-        switch_port_lost_packets={(*port, ("kind", "rx_dropped")): 8},
+        lines("p4reduce_worker_goodput_bytes", **{rank0: 2e6})
+        + lines(
+            "p4reduce_worker_packets",
+            **{rank0 + ',verdict="absorbed"': 175, rank0 + ',verdict="stale"': 25},
+        )
+        + lines("p4reduce_job_refused_packets", **{'job="a",reason="not_admitted"': 60})
+        + lines("p4reduce_switch_port_refused_packets", **refused)
+        + lines("p4reduce_switch_port_lost_packets", **{port2 + ',kind="rx_dropped"': 8}),
     )
     rows = [dict(zip(JOB_HEADS, row, strict=False)) for row in job_rows(before, now)]
     assert [row["rank"] for row in rows] == ["0 h1", "1 h2", "2 h3"]
