@@ -83,6 +83,8 @@ def measure(
         before = jobs.faulted(control, ends)
         with jobs.job(control, name, hosts), Ranks(record, hosts, "bench.rank", arguments) as ranks:
             for rank, message in ranks.heard(SILENCE_LIMIT_S + nbytes / SLOWEST_BYTES_PER_S):
+                if "joined" in message:
+                    continue
                 heard.setdefault((message["dtype"], message["repeat"]), {})[rank] = message
                 done += 1
                 progress(done / total)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.ranks import START_LIMIT_S
 from worker.child import main, say
 from worker.join import join
 
@@ -57,7 +58,8 @@ def run() -> None:
     plan = json.loads(given.plan)
 
     barrier = np.zeros(1, np.int32)
-    with join(given.job, given.rank, net=given.net) as worker:
+    with join(given.job, given.rank, net=given.net, timeout=START_LIMIT_S) as worker:
+        say(joined=given.rank)
         n = worker.membership.n
         for dtype in plan["dtypes"]:
             mine = data(dtype, given.rank, plan["size"])

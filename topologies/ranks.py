@@ -20,7 +20,10 @@ from topologies.errors import NetworkError
 from topologies.record import NetRecord
 from wire.errors import P4ReduceError
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
+"""How long ranks may take to join their job: all start at once, and each loads its libraries."""
+END_LIMIT_S = 60.0
+"""How long a rank may take to end that says nothing more."""
 WATCH_S = 1.0
 """How often the network's processes are looked at while the ranks are silent."""
 _SAID_BYTES = 4000
@@ -77,13 +80,15 @@ class Ranks:
     def heard(self, silence_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (rank, message) as they come, until all ranks have ended well.
 
-        Raises RankError when one fails, ends badly, or when none says anything for `silence_s` seconds, and
-        NetworkError when a part of the network dies for good.
+        Raises RankError when one fails, ends badly, or when none says anything for `silence_s` seconds (or
+        START_LIMIT_S at first, if that is more), and NetworkError when a part of the network dies for good.
         """
+        silence_s, then = max(silence_s, START_LIMIT_S + WATCH_S), silence_s
         deadline = time.monotonic() + silence_s
         while self._selector.get_map():
             ready = self._selector.select(WATCH_S)
             if ready:
+                silence_s = then
                 deadline = time.monotonic() + silence_s
             elif dead := records.load(self._record.name, self._record.root).dead():
                 raise NetworkError(self._record.name, f"{', '.join(dead)} died while the ranks were at work")
@@ -100,7 +105,7 @@ class Ranks:
                 data = os.read(key.fd, 1 << 16)
                 if not data:
                     self._selector.unregister(key.fileobj)
-                    if self._children[rank].wait(START_LIMIT_S) != 0:
+                    if self._children[rank].wait(END_LIMIT_S) != 0:
                         raise self._ended(rank)
                     continue
                 *lines, self._buffers[rank] = (self._buffers[rank] + data).split(b"\n")
@@ -117,7 +122,7 @@ class Ranks:
         return file.read().decode(errors="replace")
 
     def _ended(self, rank: int) -> RankError:
-        code = self._children[rank].wait(START_LIMIT_S)
+        code = self._children[rank].wait(END_LIMIT_S)
         return RankError(rank, self.hosts[rank], f"its process ended with code {code}", self._said(rank))
 
     def close(self) -> None:

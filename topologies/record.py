@@ -110,7 +110,7 @@ class LinkRecord:
 
 @dataclass(frozen=True)
 class NetRecord:
-    """All that is known of a network: its `state` (starting, up, stopping), its `owner` that keeps it, …"""
+    """All that is known of a network. `state` is starting, up or stopping, `owner` the process behind it."""
 
     name: str
     topology: str

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from topologies.ranks import START_LIMIT_S
 from worker.child import main, say
 from worker.join import join
 
@@ -32,7 +33,8 @@ def run() -> None:
 
     tap = Tap()
     gradients, outputs = [], []
-    with join(given.job, given.rank, net=given.net, transport=tap.transport) as worker:
+    with join(given.job, given.rank, net=given.net, timeout=START_LIMIT_S, transport=tap.transport) as worker:
+        say(joined=given.rank)
         g0 = worker.membership.g0
 
         def all_reduce(gradient: Floats) -> Floats:

@@ -250,6 +250,6 @@ def _listen(ranks: Ranks, plan: Plan, watch: Watch) -> list[dict[str, Any]]:
             of_epoch.append(message["loss"])
             if len(of_epoch) == plan.n:
                 watch.epoch(message["epoch"], plan.epochs, float(np.mean(of_epoch)))
-        else:
+        elif "joined" not in message:
             ends[rank] = message
     return [dict(ends[rank]) for rank in range(plan.n)]

@@ -27,12 +27,13 @@ def test_silent_ranks_are_ended_by_what_is_dead_and_not_by_what_is_started_again
         return subprocess.Popen(argv, **options)
 
     monkeypatch.setattr(processes, "host_popen", here)
+    monkeypatch.setattr("topologies.ranks.START_LIMIT_S", 0.1)
     record = new_record("ranks", star(1), target="embedded", elements=64, slots=1024, root=tmp_path)
     # Neither switch nor controller run, and their daemon, that is us, will start them again.
     record = replace(with_host(record, "h1", process=record.owner), state="up")
     record.claim()
     with Ranks(record, ["h1"], "timeit", [SLEEPER]) as ranks:
-        with pytest.raises(RankError, match=r"rank 0 on h1: no rank said anything for 0.5 s"):
+        with pytest.raises(RankError, match=r"rank 0 on h1: no rank said anything for 1.1 s"):
             list(ranks.heard(0.5))
         replace(record, given_up=("switch s1",)).save()
         with pytest.raises(NetworkError, match="ranks: switch s1 died while the ranks were at work"):
