@@ -103,4 +103,4 @@ class Expressions(Numbers):
         if v.tw == 128:
             b.line(f"sw_st128({place}, {v.code});")
         else:
-            b.line(f"memcpy({place}, {v.code}, {8 * limbs(width)});")
+            b.line(f"sw_big_put({place}, {v.code}, {limbs(width)});")

@@ -279,7 +279,7 @@ class Parsers:
                     b.line(DIFFERS)
                 self.actions.call(c, b, call)
         b.line("uint8_t *q = out;")
-        b.line("k->out_sum = (sw_sum){0, 0, 0};")
+        b.line("k->out_sum.from = k->out_sum.to = 0;")
         for header in d.order:
             own = f"h->{self.layout.places[header.id]}"
             with b.nest(f"if ({own}.valid)"):
@@ -289,7 +289,8 @@ class Parsers:
                     size, known = header.type.max_bits // 8, self.known.sum(header)
                     with b.nest(f"if ({self.known.test(header)})"):
                         b.line("const uint32_t at = (uint32_t)(q - out);")
-                        b.line(f"k->out_sum = (sw_sum){{at, at + {size}, (uint32_t){known}}};")
+                        b.line(f"k->out_sum.from = at, k->out_sum.to = at + {size};")
+                        b.line(f"k->out_sum.sum = (uint32_t){known};")
                 b.line(f"q += {header_bytes(own, header.type)};")
         b.line("return (uint32_t)(q - out);")
         return (

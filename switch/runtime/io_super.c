@@ -133,6 +133,20 @@ int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gs
     c->len = len;
     c->size = gso_size;
     c->at = c->payload;
+    uint8_t own[SUPER_HEADERS];
+    memcpy(own, frame, c->payload);
+    if (!c->v6) {
+        memset(own + c->l3 + 2, 0, 4); /* length, identification */
+        memset(own + c->l3 + 10, 0, 2);
+        c->l3_sum = fold(add(own + c->l3, c->l4 - c->l3, 0));
+    }
+    memset(own + c->l4 + 4, 0, 4); /* TCP's sequence number; UDP's length and checksum */
+    if (c->tcp) {
+        memset(own + c->l4 + 12, 0, 2); /* flags */
+        memset(own + c->l4 + 16, 0, 2);
+    }
+    uint64_t sum = pseudo(ip + (c->v6 ? 8 : 12), c->v6 ? 32 : 8, protocol, 0);
+    c->l4_sum = fold(add(own + c->l4, c->payload - c->l4, sum));
     return 0;
 }
 
@@ -140,33 +154,40 @@ uint32_t super_cut_next(super_cut *c, uint8_t *out) {
     uint32_t n = c->len - c->at < c->size ? c->len - c->at : c->size, l4_len = c->payload - c->l4 + n;
     if (!n)
         return 0;
+    /* Headers are read where they came from: what was just written in pieces would have to be waited for. */
+    const uint8_t *ip = c->frame + c->l3, *l4 = c->frame + c->l4;
+    uint8_t *new_ip = out + c->l3, *new_l4 = out + c->l4;
     memcpy(out, c->frame, c->payload);
-    uint8_t *ip = out + c->l3, *l4 = out + c->l4, *field = l4 + (c->tcp ? 16 : 6);
     if (c->v6)
-        put16(ip + 4, l4_len);
+        put16(new_ip + 4, l4_len);
     else {
-        put16(ip + 2, c->l4 - c->l3 + l4_len);
-        put16(ip + 4, get16(ip + 4) + c->index);
-        put16(ip + 10, 0);
-        put_sum(ip + 10, (uint16_t)~fold(add(ip, c->l4 - c->l3, 0)));
+        uint16_t length = (uint16_t)(c->l4 - c->l3 + l4_len), id = (uint16_t)(get16(ip + 4) + c->index);
+        put16(new_ip + 2, length);
+        put16(new_ip + 4, id);
+        put_sum(new_ip + 10, (uint16_t)~fold((uint64_t)c->l3_sum + htons(length) + htons(id)));
     }
-    int none = !c->tcp && !get16(field); /* UDP without checksum has a 0 there, never as a sum */
-    if (c->tcp) {
-        put32(l4 + 4, get32(l4 + 4) + (c->at - c->payload));
-        if (c->index)
-            l4[13] &= (uint8_t)~CWR;
-        if (c->at + n < c->len)
-            l4[13] &= (uint8_t)~(FIN | PSH);
-    } else
-        put16(l4 + 4, l4_len);
-    put16(field, 0);
     uint64_t body = add_copy(out + c->payload, c->frame + c->at, n, 0);
-    c->sum = n % 2 ? (sw_sum){0, 0, 0} : (sw_sum){c->payload, c->payload + n, ntohs(fold(body))};
-    uint64_t sum = body + add(l4, c->payload - c->l4, 0);
-    if (!none) {
-        sum += pseudo(ip + (c->v6 ? 8 : 12), c->v6 ? 32 : 8, c->tcp ? TCP : UDP, l4_len);
-        uint16_t check = (uint16_t)~fold(sum);
-        put_sum(field, check || c->tcp ? check : 0xffff);
+    uint64_t sum = body + c->l4_sum + htons((uint16_t)l4_len);
+    c->sum = (sw_sum){c->payload, c->payload + n, ntohs(fold(body))};
+    if (n % 2)
+        c->sum = (sw_sum){0, 0, 0};
+    if (c->tcp) {
+        uint32_t sequence = get32(l4 + 4) + (c->at - c->payload);
+        uint8_t flags = l4[13];
+        if (c->index)
+            flags &= (uint8_t)~CWR;
+        if (c->at + n < c->len)
+            flags &= (uint8_t)~(FIN | PSH);
+        put32(new_l4 + 4, sequence);
+        new_l4[13] = flags;
+        sum += (uint64_t)htons((uint16_t)(sequence >> 16)) + htons((uint16_t)sequence) +
+               htons((uint16_t)(l4[12] << 8 | flags));
+        put_sum(new_l4 + 16, (uint16_t)~fold(sum));
+    } else {
+        put16(new_l4 + 4, l4_len);
+        uint16_t check = (uint16_t)~fold(sum + htons((uint16_t)l4_len));
+        /* UDP without checksum has a 0 there, never as a sum */
+        put_sum(new_l4 + 6, !get16(l4 + 6) ? 0 : check ? check : 0xffff);
     }
     c->at += n;
     c->index++;

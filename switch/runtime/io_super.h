@@ -34,7 +34,8 @@ typedef struct super_cut {
     uint32_t l3, l4, payload;
     uint32_t at, index; /* where the next segment's payload starts, and its number */
     uint8_t v6, tcp;
-    sw_sum sum; /* of the last segment's payload */
+    uint16_t l3_sum, l4_sum; /* of the headers, but for what is each segment's own */
+    sw_sum sum;              /* of the last segment's payload */
 } super_cut;
 
 /* 0, or -EINVAL for a frame that cannot be cut up like this. The frame must stay while it is being cut. */

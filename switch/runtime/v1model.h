@@ -112,11 +112,13 @@ static void sw_egress_clone(sw_run *r, const phv *h, const sw_pkt *k) {
 }
 
 /* What is known of the payload, `header` bytes being put before it. */
-static sw_sum sw_payload_sum(const sw_pkt *k, uint32_t header) {
+static void sw_payload_sum(sw_pkt *k, uint32_t header) {
     uint32_t from = k->sum.from > k->pos ? k->sum.from : k->pos;
     uint64_t sum;
-    if (!sw_sum_of_part(&k->sum, k->data, from, k->sum.to, &sum)) return (sw_sum){0, 0, 0};
-    return (sw_sum){header + (from - k->pos), header + (k->sum.to - k->pos), (uint32_t)sum};
+    if (!sw_sum_of_part(&k->sum, k->data, from, k->sum.to, &sum)) return;
+    k->out_sum.from = header + (from - k->pos);
+    k->out_sum.to = header + (k->sum.to - k->pos);
+    k->out_sum.sum = (uint32_t)sum;
 }
 
 static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
@@ -180,10 +182,9 @@ static void sw_egress(sw_run *r, phv *h, sw_pkt *k, uint32_t port) {
     SW_TRACE(s, SENT, port, len);
     s->stats.sent++;
     if (len > k->truncate) len = k->truncate;
-    sw_sum known = k->out_sum;
-    if (known.from == known.to) known = sw_payload_sum(k, header);
-    if (known.to > len) known.to = known.from;
-    r->sink->emit(r->sink->ctx, port, bytes, len, &known);
+    if (k->out_sum.from == k->out_sum.to) sw_payload_sum(k, header);
+    if (k->out_sum.to > len) k->out_sum.to = k->out_sum.from;
+    r->sink->emit(r->sink->ctx, port, bytes, len, &k->out_sum);
 }
 
 static void sw_ingress_clone(sw_run *r, const phv *h, const sw_pkt *k, uint32_t ingress_port) {

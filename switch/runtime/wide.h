@@ -117,6 +117,14 @@ SW_INLINE void sw_big_from128(uint64_t *d, sw_u128 v, unsigned n) {
 SW_INLINE void sw_big_copy(uint64_t *d, unsigned n, const uint64_t *a, unsigned na) {
     for (unsigned i = 0; i < n; i++) d[i] = i < na ? a[i] : 0;
 }
+/* Limb by limb, as below: what is copied has mostly just been stored so. */
+SW_INLINE void sw_big_put(uint64_t *d, const uint64_t *a, unsigned n) {
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t v = a[i];
+        __asm__("" : "+r"(v));
+        d[i] = v;
+    }
+}
 SW_INLINE void sw_big_add(uint64_t *d, const uint64_t *a, const uint64_t *b, unsigned n) {
     sw_u128 c = 0;
     for (unsigned i = 0; i < n; i++) { c += (sw_u128)a[i] + b[i]; d[i] = (uint64_t)c; c >>= 64; }

@@ -32,7 +32,10 @@ class Sum(ctypes.Structure):
 class Cut(ctypes.Structure):
     _fields_ = [("frame", ctypes.c_void_p)] + [
         (name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")
-    ] + [("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8), ("sum", Sum)]  # fmt: skip
+    ] + [
+        *(("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8)),
+        *(("l3_sum", ctypes.c_uint16), ("l4_sum", ctypes.c_uint16), ("sum", Sum)),
+    ]  # fmt: skip
 
 
 class Run(ctypes.Structure):
