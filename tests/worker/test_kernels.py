@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C kernels give numpy's bits: anywhere, and on purpose where rounding is about to go the other way."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from wire.packet import payload_dtype
+from worker.kernels import Kernels, NumpyKernels
+from worker.native import NativeKernels, best_kernels
+
+QUANTUM = 2**31 - 1
+NUMPY = NumpyKernels()
+BITS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module")
+def native() -> NativeKernels:
+    return NativeKernels()
+
+
+def packets(count: int, elements: int, fill: int = 0) -> Any:
+    made = np.zeros(count, payload_dtype(elements))
+    made.view(np.uint8)[:] = fill  # what is not written must stay
+    return made
+
+
+def floats(bits: Any) -> Any:
+    return np.asarray(bits, np.uint32).view(np.float32)
+
+
+def chunks_of(values: Any, elements: int) -> int:
+    return -(-int(values.size) // elements)
+
+
+def filled(kernels: Kernels, values: Any, elements: int, first: int, workers: int, slack: int) -> list[Any]:
+    """All that is written of the chunks from `first` on."""
+    count = chunks_of(values, elements) - first
+    header, body, ints = (packets(count, elements, 0xA5) for _ in range(3))
+    unsendable = np.zeros(count, np.bool_)
+    kernels.fill_exponents(values, first, header, unsendable)
+    exponents = np.minimum(header["e0"].astype(int) + slack, 127).astype(np.int8)
+    kernels.fill_quantized(values, first, exponents, unsendable, workers, body)
+    kernels.fill_int32(values.view(np.int32), first, ints)
+    return [header, unsendable, body, ints]
+
+
+def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int, workers: int) -> list[Any]:
+    """All that is written from packets whose place is their index but for some that are not picked."""
+    elements = sums["values"].shape[1]
+    chunks = -(-size // elements)
+    known = np.full(chunks, -128, np.int8)
+    known[:] = exponents[:chunks]
+    unsendable = np.zeros(chunks, np.bool_)
+    values, ints = np.full(size, 7, np.float32), np.full(size, 7, np.int32)
+    picked = np.ascontiguousarray(np.arange(len(sums))[::-1][:: 2 if len(sums) > 3 else 1])
+    within = picked[picked < chunks].copy()
+    with np.errstate(all="ignore"):
+        kernels.deliver_float32(values, sums, picked, picked.copy(), ahead, known, unsendable, workers)
+    kernels.deliver_int32(ints, sums, within, within.copy())
+    return [known, unsendable, values.view(np.uint32), ints]
+
+
+def same(one: list[Any], other: list[Any]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+@st.composite
+def tensors(draw: Any) -> Any:
+    """A tensor of some magnitude: normal, tiny, huge, zero, or any bits at all."""
+    elements = draw(st.sampled_from([64, 256]))
+    size = draw(st.integers(1, 4 * elements))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kind = draw(st.sampled_from(["uniform", "bits", "zeros", "few"]))
+    if kind == "bits":
+        values = floats(rng.integers(0, 2**32, size, dtype=np.uint32))
+    elif kind == "zeros":
+        values = floats(rng.integers(0, 2, size, dtype=np.uint32) << 31)
+    else:
+        with np.errstate(all="ignore"):
+            values = np.ldexp(rng.uniform(-1, 1, size), int(rng.integers(-150, 129))).astype(np.float32)
+        if kind == "few":
+            values = np.where(rng.random(size) < 0.02, values, np.float32(0))
+    special = draw(hnp.arrays(np.uint32, draw(st.integers(0, 3)), elements=BITS))
+    for bits in special:
+        values[rng.integers(size)] = floats(bits)
+    return elements, values
+
+
+@settings(max_examples=150, deadline=None)
+@given(tensors(), st.integers(1, 256), st.integers(0, 3), st.data())
+def test_filling(native: NativeKernels, tensor: Any, workers: int, slack: int, data: Any) -> None:
+    elements, values = tensor
+    first = data.draw(st.integers(0, chunks_of(values, elements) - 1))
+    with np.errstate(all="ignore"):
+        expected = filled(NUMPY, values, elements, first, workers, slack)
+    same(filled(native, values, elements, first, workers, slack), expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([64, 256]),
+    st.integers(1, 256),
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2**8, 2**24, 2**31]),
+    st.data(),
+)
+def test_delivering(
+    native: NativeKernels, elements: int, workers: int, seed: int, most: int, data: Any
+) -> None:
+    rng = np.random.default_rng(seed)
+    size = data.draw(st.integers(1, 4 * elements))
+    ahead = data.draw(st.integers(0, chunks_of(np.zeros(size), elements)))
+    sums = packets(chunks_of(np.zeros(size), elements) + ahead, elements)
+    sums["values"] = rng.integers(-most, most, sums["values"].shape)
+    sums["values"][rng.random(sums["values"].shape) < 0.02] = -(2**31)
+    sums["e0"] = rng.integers(-128, 128, len(sums))
+    sums["e1"] = np.where(rng.random(len(sums)) < 0.1, 0, -128)
+    exponents = rng.integers(-128, 128, len(sums)).astype(np.int8)
+    expected = delivered(NUMPY, sums, exponents, size, ahead, workers)
+    same(delivered(native, sums, exponents, size, ahead, workers), expected)
+
+
+def test_every_exponent_and_number_of_workers(native: NativeKernels) -> None:
+    rng = np.random.default_rng(3)
+    exponents = np.arange(-128, 128).astype(np.int8)
+    sums = packets(256, 64)
+    for workers in range(1, 257):
+        sums["values"] = rng.integers(-(2**31), 2**31, (256, 64))
+        sums["values"][:, :8] = [0, 1, -1, 2**31 - 1, -(2**31), 2, -3, 2**30]
+        sums["e0"], sums["e1"] = exponents, -128
+        same(
+            delivered(native, sums, exponents, 256 * 64, 0, workers),
+            delivered(NUMPY, sums, exponents, 256 * 64, 0, workers),
+        )
+        unsendable = np.zeros(256, np.bool_)
+        values = np.ldexp(rng.uniform(-1, 1, (256, 64)), exponents[:, np.newaxis]).astype(np.float32)
+        values = np.clip(values, -np.float32(2.0**126), np.float32(2.0**126)).reshape(-1)
+        one, other = packets(256, 64), packets(256, 64)
+        native.fill_quantized(values, 0, exponents, unsendable, workers, one)
+        NUMPY.fill_quantized(values, 0, exponents, unsendable, workers, other)
+        assert one.tobytes() == other.tobytes()
+
+
+def equal_sums(native: NativeKernels, sums: list[int], workers: int, exponents: list[int]) -> None:
+    made = packets(-(-2 * len(sums) // 64), 64)
+    flat = np.zeros(made["values"].size, np.int64)
+    flat[: 2 * len(sums)] = [*sums, *(-q for q in sums)]
+    made["values"] = flat.reshape(-1, 64)
+    for e in exponents:
+        made["e0"], made["e1"] = e, -128
+        of = np.full(len(made), e, np.int8)
+        expected = delivered(NUMPY, made, of, flat.size, 0, workers)
+        same(delivered(native, made, of, flat.size, 0, workers), expected)
+
+
+def nearest_midpoints(workers: int) -> list[int]:
+    """Sums whose scaled value lies next to half way between two float32s, and their neighbours."""
+    found = []
+    for odd in range(2**25 - 1, 2**25 - 1001, -2):  # a midpoint has 25 bits, of which the last is 1
+        for shift in range(6, 6 + workers.bit_length()):
+            q = Fraction(odd * 2**shift * QUANTUM, workers * 2**31)
+            if q <= QUANTUM and abs(q - round(q)) <= q / 2**46:
+                found += [round(q) - 1, round(q), round(q) + 1]
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 100, 255])
+def test_sums_next_to_where_float32_rounds_the_other_way(native: NativeKernels, workers: int) -> None:
+    sums = nearest_midpoints(workers)
+    assert sums
+    equal_sums(native, sums, workers, [-97, -96, -95, -94, 0, 90, 119, 120, 127])
+
+
+def test_denormal_sums_where_a_product_is_not_the_quotient(native: NativeKernels) -> None:
+    """See the proof in kernel.c: T = c (2^31-1) + 2^(9+k), n divides T."""
+    other = 0
+    for k in range(8):
+        for c in range(2**k, 2 ** (k + 1)):
+            total = c * QUANTUM + 2 ** (9 + k)
+            for workers in range(1, 257):
+                sum_, rest = divmod(total, workers)
+                if rest == 0 and sum_ <= QUANTUM:
+                    equal_sums(native, [sum_], workers, [-128, -127, -126, -120, -100])
+                    scaled = np.float64(sum_ * (workers * 2.0**-128))
+                    quotient, product = scaled / QUANTUM, scaled * (1.0 / QUANTUM)
+                    other += int(np.float32(quotient) != np.float32(product))
+    assert other == 2
+
+
+def equal_quanta(native: NativeKernels, values: Any, workers: int) -> Any:
+    count = chunks_of(values, 256)
+    one, other = packets(count, 256), packets(count, 256)
+    zeros, unsendable = np.zeros(count, np.int8), np.zeros(count, np.bool_)
+    native.fill_quantized(values, 0, zeros, unsendable, workers, one)
+    NUMPY.fill_quantized(values, 0, zeros, unsendable, workers, other)
+    assert one.tobytes() == other.tobytes()
+    return one["values"].reshape(-1)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 6, 7, 24, 255])
+def test_values_next_to_a_half_quantum(native: NativeKernels, workers: int) -> None:
+    rng = np.random.default_rng(workers)
+    halves = np.concatenate([np.arange(256), rng.integers(0, QUANTUM // workers, 2**14)]) + 0.5
+    around = (halves * workers / QUANTUM).astype(np.float32)
+    below, above = np.nextafter(around, np.float32(0)), np.nextafter(around, np.float32(1))
+    values = np.concatenate([below, around, above])
+    values = np.minimum(np.concatenate([values, -values]), np.nextafter(np.float32(1), np.float32(0)))
+    quanta = equal_quanta(native, values, workers)
+    sample = rng.integers(0, values.size, 200)
+    expected = [round(float(values[i]) * float(QUANTUM) / workers) for i in sample]
+    assert quanta[sample].tolist() == expected
+
+
+def test_a_value_where_a_product_is_not_the_quotient(native: NativeKernels) -> None:
+    """x (2^31-1) rounds to a multiple of n (h + 1/2) where x has 24 bits and lies next to 1/2."""
+    values = ((2**23 + np.arange(-512, 512)) / 2**24).astype(np.float32)
+    other = 0
+    for workers in range(1, 257):
+        equal_quanta(native, values, workers)
+        scaled = values.astype(np.float64) * QUANTUM
+        other += int((np.rint(scaled / workers) != np.rint(scaled * (1.0 / workers))).sum())
+    assert other == 1
+
+
+def test_without_a_compiler_numpy_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.warns(RuntimeWarning, match=r"no C compiler 'no-such-compiler'.*apt install"):
+        assert best_kernels().name == "numpy"
+    monkeypatch.delenv("CC")
+    assert best_kernels().name == "C"

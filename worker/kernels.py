@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What touches every value: packets filled from a tensor and results stored into one, a burst a call.
+
+Two implementations give the same bits: `NumpyKernels`, to read, and `worker.native.NativeKernels` in C.
+
+Arrays: `values` is a tensor's (size,) contiguous array; chunk c is its values c * elements on, and the last
+chunk may be short: what it lacks is 0 in packets. `packets` is a contiguous array of `payload_dtype`. Results
+come as `packets`, the indexes `picked` (m,) int64 of those that count, and for each of these its `place` or
+chunk, `places` (m,) int64. `exponents` (chunks,) int8 and `unsendable` (chunks,) bool are per chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wire.constants import EXPONENT_UNUSED
+from wire.packet import Packets
+
+from .quantize import chunk_exponents, dequantize, quantize
+
+Indexes = NDArray[np.int64]
+Exponents = NDArray[np.int8]
+Flags = NDArray[np.bool_]
+
+
+class Kernels(Protocol):
+    """The seam between the engine's bookkeeping and the arithmetic."""
+
+    name: str
+    """How people are told which it is."""
+
+    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
+        """Write the values of chunks `first` on into packets."""
+
+    def fill_exponents(
+        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
+    ) -> None:
+        """Write the exponents of chunks `first` on into packets, and into `unsendable` which hold what no
+        exponent covers (see chunk_exponents).
+        """
+
+    def fill_quantized(
+        self,
+        values: NDArray[np.float32],
+        first: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+        packets: Packets,
+    ) -> None:
+        """Write the quantized values of chunks `first` on into packets; zeros for chunks not to be sent."""
+
+    def deliver_int32(
+        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
+    ) -> None:
+        """Store sums; a place is a chunk."""
+
+    def deliver_float32(
+        self,
+        values: NDArray[np.float32],
+        packets: Packets,
+        picked: Indexes,
+        places: Indexes,
+        ahead: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+    ) -> None:
+        """Store exponents and scaled sums: place p has chunk p's exponent and the values of chunk p - ahead.
+
+        With `workers` 1 the sums are divided by their number: float32(sum * 2^E / (2^31-1)).
+        """
+
+
+class Chunks:
+    """A flat array as rows of `elements` values, of which the last may be short."""
+
+    def __init__(self, flat: NDArray[Any], elements: int) -> None:
+        self._flat, self._elements = flat, elements
+        self.count = -(-flat.size // elements)
+        self._full = flat[: flat.size // elements * elements].reshape(-1, elements)
+
+    def rows(self, first: int, last: int) -> NDArray[Any]:
+        """Return chunks first..last-1 as (k, elements); a view unless a short one is among them."""
+        if last <= len(self._full):
+            return self._full[first:last]
+        rows = np.zeros((last - first, self._elements), self._flat.dtype)
+        part = self._flat[first * self._elements :]
+        rows.reshape(-1)[: part.size] = part
+        return rows
+
+    def store(self, chunks: Indexes, rows: NDArray[Any]) -> None:
+        """Write (k, elements) values to these chunks."""
+        whole = chunks < len(self._full)
+        if whole.all():
+            self._full[chunks] = rows
+            return
+        self._full[chunks[whole]] = rows[whole]
+        tail = self._flat[self._full.size :]
+        tail[:] = rows[~whole][0, : tail.size]
+
+
+class NumpyKernels:
+    """The reference: every step is a line of numpy."""
+
+    name = "numpy"
+
+    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
+        """See Kernels."""
+        packets["values"] = self._rows(values, first, packets)
+
+    def fill_exponents(
+        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
+    ) -> None:
+        """See Kernels."""
+        exponents, sendable = chunk_exponents(self._rows(values, first, packets))
+        packets["e0"] = exponents
+        packets["e1"] = np.where(sendable, EXPONENT_UNUSED, 0)
+        unsendable[:] = ~sendable
+
+    def fill_quantized(
+        self,
+        values: NDArray[np.float32],
+        first: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+        packets: Packets,
+    ) -> None:
+        """See Kernels."""
+        rows = self._rows(values, first, packets)
+        if unsendable.any():
+            rows = np.where(unsendable[:, np.newaxis], np.float32(0), rows)
+        quantize(rows, exponents, workers, packets["values"])
+
+    def deliver_int32(
+        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
+    ) -> None:
+        """See Kernels."""
+        Chunks(values, packets["values"].shape[1]).store(places, packets["values"][picked])
+
+    def deliver_float32(
+        self,
+        values: NDArray[np.float32],
+        packets: Packets,
+        picked: Indexes,
+        places: Indexes,
+        ahead: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+    ) -> None:
+        """See Kernels."""
+        is_exponent = places < len(exponents)
+        known, of = places[is_exponent], picked[is_exponent]
+        exponents[known] = packets["e0"][of]
+        unsendable[known] = packets["e1"][of] != EXPONENT_UNUSED
+        has_values = places >= ahead
+        chunks, of = places[has_values] - ahead, picked[has_values]
+        sums = dequantize(packets["values"][of], exponents[chunks], workers)
+        Chunks(values, packets["values"].shape[1]).store(chunks, sums)
+
+    @staticmethod
+    def _rows(values: NDArray[Any], first: int, packets: Packets) -> NDArray[Any]:
+        return Chunks(values, packets["values"].shape[1]).rows(first, first + len(packets))

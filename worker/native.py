@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels in C (kernel.c), compiled when first needed; numpy does the work where there is no compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wire import native
+from wire.packet import Packets
+
+from .kernels import Exponents, Flags, Indexes, Kernels, NumpyKernels
+
+SOURCE = Path(__file__).with_name("kernel.c")
+FLAGS = (*native.FLAGS, "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+"""The last two let loops be vectorized, and change no result."""
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (("values", ctypes.c_void_p), ("size", ctypes.c_uint64), ("elements", ctypes.c_uint64))
+
+
+def _tensor(values: NDArray[Any], packets: Packets) -> Any:
+    elements = packets.dtype["values"].shape[0]
+    return ctypes.byref(_Tensor(_at(values), values.size, elements))
+
+
+def _at(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]  # half the cost of array.ctypes.data
+    return address
+
+
+class NativeKernels:
+    """See Kernels. Raises wire.native.BuildError where the C code cannot be compiled or loaded."""
+
+    name = "C"
+
+    def __init__(self) -> None:
+        self._c = _declare(
+            native.load(native.library("worker", "the worker's kernels", [SOURCE], flags=FLAGS))
+        )
+
+    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
+        """See Kernels."""
+        self._c.fill_int32(_tensor(values, packets), first, len(packets), _at(packets))
+
+    def fill_exponents(
+        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
+    ) -> None:
+        """See Kernels."""
+        self._c.fill_exponents(_tensor(values, packets), first, len(packets), _at(packets), _at(unsendable))
+
+    def fill_quantized(
+        self,
+        values: NDArray[np.float32],
+        first: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+        packets: Packets,
+    ) -> None:
+        """See Kernels."""
+        of = _tensor(values, packets)
+        self._c.fill_quantized(
+            of, first, len(packets), _at(exponents), _at(unsendable), workers, _at(packets)
+        )
+
+    def deliver_int32(
+        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
+    ) -> None:
+        """See Kernels."""
+        self._c.deliver_int32(_tensor(values, packets), _at(packets), _at(picked), _at(places), len(picked))
+
+    def deliver_float32(
+        self,
+        values: NDArray[np.float32],
+        packets: Packets,
+        picked: Indexes,
+        places: Indexes,
+        ahead: int,
+        exponents: Exponents,
+        unsendable: Flags,
+        workers: int,
+    ) -> None:
+        """See Kernels."""
+        self._c.deliver_float32(
+            _tensor(values, packets),
+            *(_at(packets), _at(picked), _at(places), len(picked)),
+            *(ahead, _at(exponents), _at(unsendable), workers),
+        )
+
+
+def best_kernels() -> Kernels:
+    """Return the C kernels, or numpy's with a warning where they cannot be compiled."""
+    try:
+        return NativeKernels()
+    except native.BuildError as error:
+        warnings.warn(f"numpy sums, several times slower than C: {error}", RuntimeWarning, stacklevel=2)
+        return NumpyKernels()
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    at, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
+    signatures: dict[str, list[Any]] = {
+        "fill_int32": [at, size, size, at],
+        "fill_exponents": [at, size, size, at, at],
+        "fill_quantized": [at, size, size, at, at, number, at],
+        "deliver_int32": [at, at, at, at, size],
+        "deliver_float32": [at, at, at, at, size, size, at, at, number],
+    }
+    for name, arguments in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = None, arguments
+    return library
