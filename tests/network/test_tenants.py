@@ -33,7 +33,7 @@ from wire.control import SOCKET
 
 pytestmark = pytest.mark.root
 
-LEASE_S = 3.0
+LEASE_S = 5.0
 BYTES = {"embedded": 2 << 20, "bmv2": 1 << 17}
 """Of each tensor."""
 
@@ -109,7 +109,7 @@ def test_two_tenants_at_once(net: Net, tmp_path: Path) -> None:
 
 
 def test_a_controller_that_is_killed_disturbs_nothing(net: Net, tmp_path: Path) -> None:
-    with running(net, "calm", ["h1", "h2", "h3", "h4"], tmp_path) as job:
+    with running(net, "calm", ["h1", "h2", "h3", "h4"], tmp_path, calls=6) as job:
         job.until(0)
         before, epoch = now(net).controller, job.told()["epoch"]
         kill(before)
@@ -131,7 +131,7 @@ def answer(net: Net, job: str) -> dict[str, Any] | None:
 
 
 def test_a_switch_that_is_killed_gives_its_jobs_new_epochs(net: Net, tmp_path: Path) -> None:
-    with running(net, "lost", ["h1", "h2", "h3", "h4"], tmp_path) as job:
+    with running(net, "lost", ["h1", "h2", "h3", "h4"], tmp_path, calls=6) as job:
         job.until(0)
         epoch, switch = job.told()["epoch"], now(net).switches[0]
         kill(switch.process)
@@ -146,7 +146,7 @@ def test_a_switch_that_is_killed_gives_its_jobs_new_epochs(net: Net, tmp_path: P
 
 def test_a_window_that_changes_in_mid_tensor_under_loss(net: Net, tmp_path: Path) -> None:
     with net.faults(drop=0.02, duplicate=0.01, seed=3):
-        with running(net, "resized", ["h1", "h2", "h3"], tmp_path) as job:
+        with running(net, "resized", ["h1", "h2", "h3"], tmp_path, calls=6) as job:
             for number, factor in enumerate((2, 1)):
                 job.until(number)
                 if not number:
