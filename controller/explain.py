@@ -57,11 +57,11 @@ def standing(controller: Controller, job: LiveJob) -> str | None:
             f"{begin}runs on switch {link.name}, which is not reached now{why}. Its workers go on by "
             "themselves if the switch runs; no epoch begins until it is back."
         )
-    if group.draining is not None:
+    change = group.change
+    if group.draining is not None and (change is None or change.phase != "stop"):
         there = [_who(job, rank) for rank in sorted(group.sessions)]
         waits = f"waits for {_list(there)} to finish and leave" if there else "ends now"
         return f"{begin}is being drained after all-reduce {group.draining} and {waits}."
-    change = group.change
     if change is None:
         if group.installed:
             return None
@@ -209,7 +209,7 @@ def _signs(
     ip = record.host(host).ip
     refused = [
         (at, refusal)
-        for at, refusal in controller.refusals.values()
+        for at, refusal in controller.refused.latest.values()
         if refusal.ip_src == ip and refusal.job == job.number and now - at < REFUSED_SECONDS
     ]
     if refused:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from controller.beginnings import Beginnings
 from controller.changes import Group, Lost
 from controller.epochs import EpochStore
-from controller.errors import BindAgainError, ControllerError, PoolFullError, SwitchClientError
-from controller.jobs import Job, WorkerSeat, default_lead, expel
+from controller.errors import ControllerError, SwitchClientError
+from controller.jobs import default_lead
 from controller.live import RENDEZVOUS, LiveJob, restored
 from controller.program.faults import Shares
-from controller.program.refusals import Refusal
+from controller.refused import Refused
 from controller.requests import (
     JobChange,
     JobExistsError,
@@ -31,23 +30,18 @@ from controller.requests import (
     RequestError,
 )
 from controller.sessions import LEASE_SECONDS, Sessions
-from controller.setup import seat
 from controller.signals import Signal
 from controller.store import Store
 from controller.switches import SwitchLink
+from controller.tasks import Tasks
 from topologies.record import NetRecord
 from wire.constants import JOBS
-from wire.verdicts import Verdict
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 RETRY_SECONDS = 1.0
 """Between two attempts to reach a switch."""
-REFUSED_SECONDS = 5.0
-"""Between two events about packets that a port refused for one reason."""
-REFUSALS = 4096
-"""Sources whose last refused packet is remembered."""
 
 
 class Controller:
@@ -66,15 +60,13 @@ class Controller:
         self.links = {link.name: link for link in links}
         for link in links:
             link.open_books(epochs)
-        self.sessions = Sessions(record, store, epochs, self.advance, self.note, lease)
+        self._tasks = Tasks()
+        self._beginnings = Beginnings(record, store, self._tasks, self.note)
+        self.sessions = Sessions(record, store, epochs, self._beginnings.advance, self.note, lease)
         self.noted = Signal()
         """Set off with every event."""
-        self.refusals: dict[tuple[str | None, int | None], tuple[float, Refusal]] = {}
-        """By (IPv4 source, UDP source): when a packet of it was last refused, and which."""
-        self._refused: dict[tuple[str, int, Verdict], tuple[float, int]] = {}
-        """By switch, port and verdict: when an event told of it, and how many reports came since."""
+        self.refused = Refused(self._note_refusal)
         self._jobs: dict[str, LiveJob] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- life
     async def start(self) -> None:
@@ -90,14 +82,12 @@ class Controller:
         self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
         for link in self.links.values():
             await self._bring_up(link)
-            self._spawn(self._watch(link))
-        self._spawn(self._tick())
+            self._tasks.spawn(self._watch(link))
+        self._tasks.spawn(self._tick())
 
     async def stop(self) -> None:
         """End the watching and leave the switches as they are: their jobs go on."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         for link in self.links.values():
             await asyncio.to_thread(link.close)
 
@@ -107,15 +97,10 @@ class Controller:
         self.store.log(job, kind, text)
         self.noted.set_off()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the controller failed", exc_info=task.exception())
+    def _note_refusal(self, number: int | None, text: str) -> None:
+        self.note(
+            next((job.name for job in self._jobs.values() if job.number == number), ""), "refused", text
+        )
 
     # ---- switches
     def link(self, name: str) -> SwitchLink:
@@ -154,12 +139,12 @@ class Controller:
                     link.ports.lost()
                     for job in jobs:
                         job.tally.lost()
-                        self._save(job)
+                        self._beginnings.save(job)
                 for job, epoch in planned:
                     if report.lost_state and job.group.installed and job.epoch is epoch:
                         why = f"switch {link.name} lost its state"
                         job.group.start_change(why, False, time.monotonic())
-                        self._save(job)
+                        self._beginnings.save(job)
                     job.group.installed = True
         except ControllerError as error:
             if link.complaint != str(error):  # once, not every second
@@ -169,7 +154,7 @@ class Controller:
         link.complaint = None
         self.note("", "switch", f"switch {link.name}: {report}")
         for job in jobs:
-            self.advance(job)
+            self._beginnings.advance(job)
 
     async def _watch(self, link: SwitchLink) -> None:
         """Keep a switch connected, and take note of what it refuses, for as long as the controller runs."""
@@ -180,24 +165,7 @@ class Controller:
                 if not link.in_line:
                     await asyncio.sleep(RETRY_SECONDS)
             for refusal in link.refusals():
-                self._take_refusal(link, refusal)
-
-    def _take_refusal(self, link: SwitchLink, refusal: Refusal) -> None:
-        source = (refusal.ip_src, refusal.udp_src)
-        self.refusals.pop(source, None)  # the latest come last
-        self.refusals[source] = (time.monotonic(), refusal)
-        while len(self.refusals) > REFUSALS:
-            self.refusals.pop(next(iter(self.refusals)))
-        # What a flood could push out of the log is worth more than its thousandth packet.
-        kind = (link.name, refusal.port, refusal.verdict)
-        since, more = self._refused.get(kind, (-math.inf, 0))
-        if time.monotonic() - since < REFUSED_SECONDS:
-            self._refused[kind] = (since, more + 1)
-            return
-        self._refused[kind] = (time.monotonic(), 0)
-        job = next((job.name for job in self._jobs.values() if job.number == refusal.job), "")
-        before = f"; {more} more reports like it since the last" if more else ""
-        self.note(job, "refused", f"switch {link.name}: {refusal}{before}")
+                self.refused.take(link.name, refusal)
 
     async def _tick(self) -> None:
         while True:
@@ -206,7 +174,7 @@ class Controller:
             for job in list(self._jobs.values()):
                 self.sessions.expire(job, now)
                 if job.group.change is not None:
-                    self.advance(job)
+                    self._beginnings.advance(job)
                 if job.group.draining is not None and not job.group.sessions and not job.beginning:
                     await self.remove(job.name, "it has been drained")
 
@@ -263,14 +231,14 @@ class Controller:
         group.start_change(RENDEZVOUS, True, time.monotonic())
         self._jobs[new.name] = job
         try:
-            self._save(job)
+            self._beginnings.save(job)
             await self._set_rate(job)
         except BaseException:
             del self._jobs[new.name]
             self.store.drop_job(new.name)
             link.jobs.free(number)
             raise
-        self._spawn(self._count_from_now(job))
+        self._tasks.spawn(self._count_from_now(job))
         last = rent.base + rent.window - 1
         self.note(
             new.name,
@@ -320,8 +288,8 @@ class Controller:
             job.slots = slots
             if group.epoch and group.change is None:
                 group.start_change(f"its window becomes {slots} slots", False, now)
-        self._save(job)
-        self.advance(job)
+        self._beginnings.save(job)
+        self._beginnings.advance(job)
         return job
 
     def _seat_anew(self, job: LiveJob, hosts: list[str], now: float) -> None:
@@ -352,9 +320,9 @@ class Controller:
             # What has begun is known once all have stopped: until then it only grows.
             group.draining = group.begun
             group.start_change("it is being drained", False, time.monotonic())
-            self._save(job)
+            self._beginnings.save(job)
             self.note(name, "draining", "it ends after the all-reduces that have begun")
-            self.advance(job)
+            self._beginnings.advance(job)
         return job
 
     async def remove(self, name: str, why: str = "it has been removed") -> None:
@@ -426,111 +394,16 @@ class Controller:
         try:
             async with job.link.lock:
                 if not job.removed and job.link.in_line:
-                    await self._count(job, 0)
-                    self._save(job)
+                    await self._beginnings.count(job, 0)
+                    self._beginnings.save(job)
         except SwitchClientError as error:  # then they are read before its first epoch
             log.info("%s: %s", job.name, error)
-
-    async def _count(self, job: LiveJob, workers: int) -> None:
-        """Note what is not known yet of what a job's counters begin at; under its switch's lock."""
-        link, number = job.link, job.number
-        if job.tally.known < workers:
-            read = 0 if number in link.untouched else workers
-            found = await asyncio.to_thread(link.program.verdicts.of_jobs, link, {number: read})
-            job.tally.begin(found[number], workers)
 
     async def _set_rate(self, job: LiveJob) -> None:
         if job.rate_bps is not None:
             async with job.link.lock:
                 link, workers = job.link, len(job.group.hosts)
                 await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
-
-    # ---- epochs
-    def advance(self, job: LiveJob) -> None:
-        """Let a job's change go on as far as it can now, and wake its workers."""
-        ready, change = job.group.step(time.monotonic()), job.group.change
-        if change is not None and job.epoch is not None:
-            known = range(len(job.epoch.seats))
-            ranks = [w.rank for w in change.lost if w.rank in known and w.rank not in job.expelled]
-            if ranks:
-                job.expelled.update(ranks)
-                self._spawn(self._expel(job, job.epoch, ranks))
-        if job.row() != job.kept:  # a change's id must not be used again, not even after our death
-            self._save(job)
-        if ready and not job.beginning and job.link.in_line:
-            job.beginning = True
-            self._spawn(self._begin(job))
-        job.signal.set_off()
-
-    async def _expel(self, job: LiveJob, epoch: Job, ranks: Sequence[int]) -> None:
-        """Refuse the packets of workers that are lost, while the others' epoch goes on to its end."""
-        try:
-            async with job.link.lock:
-                if job.epoch is epoch and not job.removed:
-                    await asyncio.to_thread(expel, job.link, epoch, ranks)
-        except SwitchClientError as error:
-            self.note(job.name, "switch", f"the entries of lost workers are still there: {error}")
-            job.link.distrust()
-
-    async def _begin(self, job: LiveJob) -> None:
-        """Begin the epoch that a job is ready for: old entries go, new ones come."""
-        group, link, jobs = job.group, job.link, job.link.jobs
-        try:
-            async with link.lock:
-                if not job.removed:
-                    await self._count(job, len(group.hosts))
-                change = group.change
-                if job.removed or change is None or not group.step(time.monotonic()):
-                    return
-                seats = self._seats(job)
-                if job.rent.window != job.slots:
-                    try:
-                        job.rent = jobs.rent(job.number, job.slots, owner=job.name)
-                    except PoolFullError as error:
-                        job.slots = job.rent.window
-                        self.note(job.name, "changed", f"its window stays {job.slots} slots: {error}")
-                g0 = group.next_chunk if change.members else change.g0
-                t0 = group.begun if change.members else group.memberships[0].t0
-                try:
-                    planned, members = jobs.plan(job.number, seats, job.lead, g0=g0, t0=t0)
-                except BindAgainError as error:
-                    for session in group.sessions.values():
-                        if (session.ip, session.status.udp_port) == (error.ip, error.udp_port):
-                            session.refused_port = error.udp_port
-                    group.ask_again(time.monotonic())
-                    return
-                job.epoch = planned
-                job.expelled.clear()
-                had = jobs.enter(planned)
-                group.enter(planned.epoch, members)
-                self._save(job)
-                link.leave_over(had)
-                self.store.put_sessions(job.session_row(s) for s in group.sessions.values())
-                await asyncio.to_thread(link.swap, had, planned)
-                link.settle()
-                group.installed = True
-                self.note(
-                    job.name,
-                    "epoch",
-                    f"epoch {planned.epoch} of {len(seats)} workers begins at chunk {g0} ({change.why})",
-                )
-        except ControllerError as error:
-            self.note(job.name, "switch", f"its epoch could not be installed: {error}")
-            link.distrust()
-        finally:
-            job.beginning = False
-            job.signal.set_off()
-
-    def _seats(self, job: LiveJob) -> list[WorkerSeat]:
-        sessions = job.group.sessions
-        return [
-            seat(self.record, host, sessions[rank].status.udp_port)
-            for rank, host in enumerate(job.group.hosts)
-        ]
-
-    def _save(self, job: LiveJob) -> None:
-        job.kept = job.row()
-        self.store.put_job(job.kept)
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

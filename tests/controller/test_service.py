@@ -366,15 +366,14 @@ def test_a_flood_of_refused_packets_is_a_few_events(record: NetRecord) -> None:
     async def work() -> None:
         async with controlled(record) as controller:
             await controller.add(NewJob(name="alice", workers=["h1"], slots=16))
-            link = controller.links["s1"]
             for source in range(5000, 6000):
-                controller._take_refusal(link, refusal(1, Verdict.NOT_ADMITTED, source))
-            controller._take_refusal(link, refusal(1, Verdict.BAD_LENGTH, 7))
-            controller._take_refusal(link, refusal(2, Verdict.NOT_ADMITTED, 8))
+                controller.refused.take("s1", refusal(1, Verdict.NOT_ADMITTED, source))
+            controller.refused.take("s1", refusal(1, Verdict.BAD_LENGTH, 7))
+            controller.refused.take("s1", refusal(2, Verdict.NOT_ADMITTED, 8))
             told = [e for e in controller.store.events() if e.kind == "refused"]
             assert [e.job for e in told] == ["alice"] * 3
             assert "10.0.0.1:5000" in told[0].text
-            _, last = controller.refusals["10.0.0.1", 5999]
+            _, last = controller.refused.latest["10.0.0.1", 5999]
             assert last.verdict is Verdict.NOT_ADMITTED
 
     run(work())

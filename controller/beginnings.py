@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job's next epoch begins: planned, on disk, at the switch, and only then told to its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from controller.errors import BindAgainError, ControllerError, PoolFullError, SwitchClientError
+from controller.jobs import Job, WorkerSeat, expel
+from controller.live import LiveJob
+from controller.setup import seat
+from controller.store import Store
+from controller.tasks import Tasks
+from topologies.record import NetRecord
+
+
+class Beginnings:
+    """Carries out what the jobs' groups decide. `note` is told (job, kind, text) of events."""
+
+    def __init__(
+        self, record: NetRecord, store: Store, tasks: Tasks, note: Callable[[str, str, str], None]
+    ) -> None:
+        self._record = record
+        self._store = store
+        self._tasks = tasks
+        self._note = note
+
+    def advance(self, job: LiveJob) -> None:
+        """Let a job's change go on as far as it can now, and wake its workers."""
+        ready, change = job.group.step(time.monotonic()), job.group.change
+        if change is not None and job.epoch is not None:
+            known = range(len(job.epoch.seats))
+            ranks = [w.rank for w in change.lost if w.rank in known and w.rank not in job.expelled]
+            if ranks:
+                job.expelled.update(ranks)
+                self._tasks.spawn(self._expel(job, job.epoch, ranks))
+        if job.row() != job.kept:  # a change's id must not be used again, not even after our death
+            self.save(job)
+        if ready and not job.beginning and job.link.in_line:
+            job.beginning = True
+            self._tasks.spawn(self._begin(job))
+        job.signal.set_off()
+
+    async def _expel(self, job: LiveJob, epoch: Job, ranks: Sequence[int]) -> None:
+        """Refuse the packets of workers that are lost, while the others' epoch goes on to its end."""
+        try:
+            async with job.link.lock:
+                if job.epoch is epoch and not job.removed:
+                    await asyncio.to_thread(expel, job.link, epoch, ranks)
+        except SwitchClientError as error:
+            self._note(job.name, "switch", f"the entries of lost workers are still there: {error}")
+            job.link.distrust()
+
+    async def _begin(self, job: LiveJob) -> None:
+        """Begin the epoch that a job is ready for: old entries go, new ones come."""
+        group, link, jobs = job.group, job.link, job.link.jobs
+        try:
+            async with link.lock:
+                if not job.removed:
+                    await self.count(job, len(group.hosts))
+                change = group.change
+                if job.removed or change is None or not group.step(time.monotonic()):
+                    return
+                seats = self._seats(job)
+                if job.rent.window != job.slots:
+                    try:
+                        job.rent = jobs.rent(job.number, job.slots, owner=job.name)
+                    except PoolFullError as error:
+                        job.slots = job.rent.window
+                        self._note(job.name, "changed", f"its window stays {job.slots} slots: {error}")
+                g0 = group.next_chunk if change.members else change.g0
+                t0 = group.begun if change.members else group.memberships[0].t0
+                try:
+                    planned, members = jobs.plan(job.number, seats, job.lead, g0=g0, t0=t0)
+                except BindAgainError as error:
+                    for session in group.sessions.values():
+                        if (session.ip, session.status.udp_port) == (error.ip, error.udp_port):
+                            session.refused_port = error.udp_port
+                    group.ask_again(time.monotonic())
+                    return
+                job.epoch = planned
+                job.expelled.clear()
+                had = jobs.enter(planned)
+                group.enter(planned.epoch, members)
+                self.save(job)
+                link.leave_over(had)
+                self._store.put_sessions(job.session_row(s) for s in group.sessions.values())
+                await asyncio.to_thread(link.swap, had, planned)
+                link.settle()
+                group.installed = True
+                self._note(
+                    job.name,
+                    "epoch",
+                    f"epoch {planned.epoch} of {len(seats)} workers begins at chunk {g0} ({change.why})",
+                )
+        except ControllerError as error:
+            self._note(job.name, "switch", f"its epoch could not be installed: {error}")
+            link.distrust()
+        finally:
+            job.beginning = False
+            job.signal.set_off()
+
+    def _seats(self, job: LiveJob) -> list[WorkerSeat]:
+        sessions = job.group.sessions
+        return [
+            seat(self._record, host, sessions[rank].status.udp_port)
+            for rank, host in enumerate(job.group.hosts)
+        ]
+
+    def save(self, job: LiveJob) -> None:
+        """Put a job on disk."""
+        job.kept = job.row()
+        self._store.put_job(job.kept)
+
+    async def count(self, job: LiveJob, workers: int) -> None:
+        """Note what is not known yet of what a job's counters begin at; under its switch's lock."""
+        link, number = job.link, job.number
+        if job.tally.known < workers:
+            read = 0 if number in link.untouched else workers
+            found = await asyncio.to_thread(link.program.verdicts.of_jobs, link, {number: read})
+            job.tally.begin(found[number], workers)
