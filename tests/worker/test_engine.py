@@ -16,9 +16,9 @@ from tests.worker.jobs import Job, memberships
 from wire.packet import payload_dtype
 from wire.verdicts import Verdict
 from worker import MismatchError, NonFiniteError, NotInJobError, StalledError, UnsupportedError
+from worker.calls import header_packets
 from worker.engine import Engine
 from worker.memory import reduce_together
-from worker.operation import header_packets
 
 
 def int_sum(arrays):
@@ -371,3 +371,16 @@ def test_an_interrupted_call_leaves_the_job():
         worker.all_reduce(INT)
     with pytest.raises(NotInJobError, match="KeyboardInterrupt"):
         worker.all_reduce(INT)
+
+
+def test_the_window_moves_with_the_least_missing_chunk_alone():
+    (member,) = memberships(1, window=4, lead=4)
+    engine = Engine(member)
+    engine.begin(np.zeros(64 * 40, np.int32), "sum", 0.0)
+    sent = engine.poll(0.0).copy()
+    assert sent["chunk"].tolist() == [0, 1, 2, 3], "the send rule"
+    sent["kind"] = sent["kind"] & 0x0F | 2 << 4  # as results
+    engine.on_results(sent[1:], 0.001)
+    assert len(engine.poll(0.001)) == 0, "the send rule"
+    engine.on_results(sent[:1], 0.002)
+    assert engine.poll(0.002)["chunk"].tolist() == [4, 5, 6, 7], "the send rule"
