@@ -52,11 +52,12 @@ class Column:
 
 
 PEER = "bmv2"
-# The windows with the best rates. bmv2's receive rings hold some 48 frames; super-packets want room for two.
+# The windows with the best rates. bmv2's receive rings hold some 48 frames; super-packets want
+# room for several, so that the sender prepares some while the switch works on others.
 COLUMNS = {
     "embedded": Column("embedded, in process", EmbeddedTarget(), 64, over_veth=False),
     "embedded_super_packets": Column(
-        "embedded, veth, super-packets", EmbeddedTarget(), 128, super_packets=True
+        "embedded, veth, super-packets", EmbeddedTarget(), 256, super_packets=True
     ),
     "embedded_single_packets": Column("embedded, veth, single packets", EmbeddedTarget(), 64),
     PEER: Column("bmv2, veth", Bmv2Target(), 16),

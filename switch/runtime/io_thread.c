@@ -9,8 +9,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define BATCH_BYTES (512u << 10) /* about what a receive call should bring, so that it stays in the cache */
-#define BATCH_LEAST 8
+/* About what a receive call should bring: it stays in the cache, and no port waits long for another. */
+#define BATCH_BYTES (128u << 10)
+#define BATCH_LEAST 2
 #define EVENTS 1024                                 /* frames waiting for the CPU port's reader */
 #define TICK_MS 500 /* captures are flushed and statistics read this often */
 
