@@ -2,8 +2,8 @@
 """Why a job does not progress, or that it does: one paragraph in plain words.
 
 What the books alone tell comes first (workers that are not there, a change under way). Of a job that runs,
-the switch is asked: its counters twice, PAUSE seconds apart, and, if no chunk was completed meanwhile, its
-slots.
+the switch is asked: its counters twice, PAUSE seconds apart, and, if no chunk was completed meanwhile, the
+workers how they stand, and the switch for its slots.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from controller import looks
-from controller.changes import FETCH_SECONDS, STOP_SECONDS, Session
+from controller.changes import FETCH_SECONDS, STOP_SECONDS
 from controller.live import LiveJob
 from controller.looks import SlotView
 from controller.program.verdicts import JobVerdicts
@@ -25,8 +25,8 @@ SLOTS = 512
 """Peeks for one explanation at most."""
 REFUSED_SECONDS = 60.0
 """How long a refused packet may be past to be told of."""
-QUIET_SHARE = 1 / 2
-"""Share of its lease that a worker may be silent for before that is told."""
+ANSWER_SECONDS = 1.0
+"""How long workers may take to say how they stand; a healthy one does at once."""
 
 
 async def explain(controller: Controller, job: LiveJob) -> str:
@@ -41,10 +41,11 @@ async def explain(controller: Controller, job: LiveJob) -> str:
     completed = _completed(after) - _completed(before)
     if completed:
         return draining + progress(job, completed, looks.arrived(before, after))
-    found = await looks.slots(job, SLOTS)
+    silent = await controller.sessions.ask(job, ANSWER_SECONDS)
+    found = await looks.slots(job, SLOTS) if group.running else []
     if not group.running:  # something has begun meanwhile
         return standing(controller, job) or f"Job {job.name} has just begun epoch {group.epoch}."
-    return draining + stuck(controller, job, found, looks.arrived(before, after), time.monotonic())
+    return draining + stuck(controller, job, found, looks.arrived(before, after), silent, time.monotonic())
 
 
 def standing(controller: Controller, job: LiveJob) -> str | None:
@@ -120,11 +121,21 @@ def stuck(
     job: LiveJob,
     found: Sequence[SlotView],
     arrivals: Mapping[int, Mapping[str, int]],
+    silent: Sequence[int],
     now: float,
 ) -> str:
-    """Say why a job that runs completes nothing: `found` are its slots, `arrivals` packets by rank."""
-    begin = f"Job {job.name} runs, and no chunk was completed in the last {PAUSE:g} s: "
-    return f"{begin}{_cause(controller, job, found, arrivals, now)}.{_silent(controller, job, now)}"
+    """Say why a job that runs completes nothing.
+
+    `found` are its slots, `arrivals` packets by rank, `silent` the ranks whose workers do not answer.
+    """
+    text = f"Job {job.name} runs, and no chunk was completed in the last {PAUSE:g} s: "
+    text += _cause(controller, job, found, arrivals, silent, now) + "."
+    for rank in silent:
+        session = job.group.sessions.get(rank)
+        if session is not None:
+            left = max(0.0, session.deadline - now)
+            text += f" {_who(job, rank, 'Worker')} does not answer, and counts as lost in {left:.1f} s."
+    return text
 
 
 def _cause(
@@ -132,6 +143,7 @@ def _cause(
     job: LiveJob,
     found: Sequence[SlotView],
     arrivals: Mapping[int, Mapping[str, int]],
+    silent: Sequence[int],
     now: float,
 ) -> str:
     group, sessions = job.group, dict(sorted(job.group.sessions.items()))
@@ -144,13 +156,16 @@ def _cause(
     partial = next((view for view in found if not view.done), None)
     if partial is not None:
         return "; and ".join(
-            _not_contributed(controller, job, rank, partial, most, arrivals, now) for rank in partial.missing
+            _not_contributed(controller, job, rank, partial, most, arrivals, rank in silent, now)
+            for rank in partial.missing
         )
     complete = {view.chunk for view in found if view.done}
     deaf = {
         rank: s.status.first_missing
         for rank, s in waiting.items()
-        if first is not None and (s.status.first_missing < first or s.status.first_missing in complete)
+        if rank not in silent
+        and first is not None
+        and (s.status.first_missing < first or s.status.first_missing in complete)
     }
     if deaf:
         return "; and ".join(
@@ -181,6 +196,7 @@ def _not_contributed(
     view: SlotView,
     most: int,
     arrivals: Mapping[int, Mapping[str, int]],
+    silent: bool,
     now: float,
 ) -> str:
     session = job.group.sessions.get(rank)
@@ -192,10 +208,10 @@ def _not_contributed(
     text = f"{_who(job, rank)} has not contributed to chunk {view.chunk} for {since:.1f} s"
     if session.status.begun < most:
         text += f" (it has begun {session.status.begun or 'no'} all-reduces, others {most})"
-    elif job.epoch is not None and view.chunk - session.status.first_missing >= job.epoch.window:
-        text += (
-            f" (it must wait for the result of chunk {session.status.first_missing}, which the switch has)"
-        )
+    elif not silent and job.epoch is not None:
+        lacks = session.status.first_missing
+        if view.chunk - lacks >= job.epoch.window:  # the send rule
+            text += f" (it must wait for the result of chunk {lacks}, which the switch has)"
     return text + _signs(controller, job, rank, arrivals, now)
 
 
@@ -235,19 +251,6 @@ def _signs(
                 f"; {100 * max(shares.drop, shares.corrupt):g} % of the packets {way} it are lost on purpose"
             )
     return text
-
-
-def _silent(controller: Controller, job: LiveJob, now: float) -> str:
-    """Tell of workers whose lease is about to end."""
-    lease = controller.sessions.lease
-    quiet: list[Session] = [
-        s for _, s in sorted(job.group.sessions.items()) if s.deadline - now < lease * (1 - QUIET_SHARE)
-    ]
-    return "".join(
-        f" {_who(job, s.rank, 'Worker')} has said nothing for {max(0.0, lease - (s.deadline - now)):.1f} s "
-        f"and counts as lost in {max(0.0, s.deadline - now):.1f} s."
-        for s in quiet
-    )
 
 
 def _completed(verdicts: JobVerdicts) -> int:

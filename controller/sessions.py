@@ -54,6 +54,7 @@ class Sessions:
         self._note = note
         self._held: dict[str, tuple[LiveJob, Session]] = {}
         self._over: dict[str, Over] = {}
+        self._asked: set[str] = set()  # who should say at once how it stands
 
     def restore(self, row: SessionRow, job: LiveJob) -> None:
         """Take a session over from the last controller; its lease begins now."""
@@ -108,6 +109,7 @@ class Sessions:
             if status.first_missing != session.status.first_missing or status.begun != session.status.begun:
                 session.moved = now
             session.status = status
+            self._asked.discard(sid)
             job.group.heed(session, now)
             self._settle(job, now)
             self._advance(job)
@@ -118,10 +120,22 @@ class Sessions:
                 if told is not None:
                     return told
                 left = until - time.monotonic()
-                if left <= 0:
+                if left <= 0 or sid in self._asked:
                     return {"do": "nothing"}
                 await job.signal.wait(left)
         return {"do": "end", "why": over.why, "kind": over.kind}
+
+    async def ask(self, job: LiveJob, seconds: float) -> list[int]:
+        """Have a job's workers say at once how they stand; return the ranks that do not in time."""
+        ranks = {session.sid: rank for rank, session in job.group.sessions.items()}
+        self._asked |= set(ranks)
+        job.signal.set_off()
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._asked & set(ranks):
+            await job.signal.wait(left)
+        silent = [rank for sid, rank in ranks.items() if sid in self._asked and sid in self._held]
+        self._asked -= set(ranks)
+        return sorted(silent)
 
     def find(self, sid: str) -> tuple[LiveJob, Session]:
         """Return a session with its job; NoSuchSessionError."""

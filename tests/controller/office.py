@@ -21,7 +21,7 @@ from controller.switches import SwitchLink
 from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
-from wire.control import SOCKET, ControlClient
+from wire.control import SOCKET, ControlClient, ControlError
 from wire.membership import Membership
 from worker import Worker
 from worker.memory import MemoryFabric, MemoryTransport
@@ -60,6 +60,8 @@ class Office:
         self._lease = lease
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
+        self._ended = threading.Event()
+        self._attending: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
 
     async def _serve(self) -> None:
@@ -89,6 +91,9 @@ class Office:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._attending:
+            thread.join(LIMIT_S)
         self._server.should_exit = True
         self._thread.join(LIMIT_S)
         self._loop.close()
@@ -101,6 +106,22 @@ class Office:
     def client(self) -> Iterator[ControlClient]:
         with ControlClient(self.socket) as client:
             yield client
+
+    def attend(self, members: list[Member]) -> None:
+        """Answer the controller for these workers until the office closes, as their own threads would."""
+        self._attending += [threading.Thread(target=self._attend, args=[member]) for member in members]
+        for thread in self._attending[-len(members) :]:
+            thread.start()
+
+    def _attend(self, member: Member) -> None:
+        with self.client() as client:
+            while not self._ended.is_set():
+                try:
+                    told = member.tell(client, wait=1.0)
+                except ControlError:
+                    return
+                if told["do"] != "nothing":
+                    self._ended.wait(0.1)
 
     def add(self, name: str, ports: list[int], **fields: Any) -> list[Member]:
         """Add a job of one worker a host from h1 on, and let them all join with these UDP ports."""
@@ -149,5 +170,8 @@ class Member:
             "next_chunk": engine.next_chunk,
             "first_missing": engine.first_missing,
         }
-        told: dict[str, Any] = client.call("POST", f"/v1/sessions/{self.sid}/sync", status | fields)
+        wait = float(fields.get("wait", 0.0))
+        told: dict[str, Any] = client.call(
+            "POST", f"/v1/sessions/{self.sid}/sync", status | fields, wait=wait
+        )
         return told

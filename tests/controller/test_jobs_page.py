@@ -75,8 +75,7 @@ def work(office: Office) -> None:
             office.fabric, [member.worker for member in members], [np.ones(1000, np.float32)] * 3
         )
         assert [float(np.asarray(result)[0]) for result in found] == [3.0] * 3
-        for member in members:
-            member.tell(client)
+    office.attend(members)
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from controller.explain import standing
 from controller.looks import arrived
 from controller.program.verdicts import JobVerdicts
 from controller.tally import OTHERS, JobTally
@@ -144,6 +145,7 @@ def test_explain_says_who_is_awaited(office: Office) -> None:
 
 def test_explain_of_a_job_that_stands(office: Office) -> None:
     members = office.add("a", [7041, 7042, 7043], slots=8)
+    office.attend(members)
     nothing = "Job a runs, and no chunk was completed in the last 0.5 s: "
     assert explain(office) == nothing + "no rank has begun an all-reduce yet."
     reduce(office, members, 100)
@@ -151,15 +153,25 @@ def test_explain_of_a_job_that_stands(office: Office) -> None:
     assert explain(office) == nothing + idle
     send(members[0], 100)
     send(members[1], 100)
-    tell(office, members)
     text = explain(office)
     assert text.startswith(nothing + "worker 2 on h3 has not contributed to chunk 3 for ")
     assert "(it has begun 1 all-reduces, others 2); none of its packets came in the last 0.5 s." in text
     send(members[2], 100)  # now it has contributed, and nobody takes the results in
-    tell(office, members)
     text = explain(office)
     assert text.startswith(nothing + "worker 0 on h1 has not received the result of chunk 3 for ")
     assert "though the switch has it; none of its packets came in the last 0.5 s; and worker 1 on h2" in text
+
+
+def test_explain_tells_who_does_not_answer(office: Office) -> None:
+    members = office.add("a", [7045, 7046], slots=4)
+    office.attend(members[:1])
+    reduce(office, members, 64 * 6)
+    members[1].worker.engine.stop("paused")  # it hears nothing of the next all-reduce
+    send(members[0], 64 * 6)
+    text = explain(office)
+    assert "worker 1 on h2 has not contributed to chunk 7 for " in text
+    assert " Worker 1 on h2 does not answer, and counts as lost in " in text
+    assert "Worker 0" not in text
 
 
 def test_explain_tells_of_refused_packets(office: Office) -> None:
@@ -221,10 +233,17 @@ def test_explain_of_a_job_that_drains(office: Office) -> None:
 
 def test_explain_while_the_switch_is_away(office: Office) -> None:
     office.add("a", [7091], slots=8)
-    link = office.controller.links["s1"]
-    link.close()
-    link.complaint = "waited 10 s"
-    assert explain(office).startswith("Job a runs on switch s1, which is not reached now (waited 10 s).")
+    job = office.controller.job("a")
+
+    async def work() -> str | None:
+        async with job.link.lock:  # so that it does not come back at once
+            await asyncio.to_thread(job.link.close)
+            job.link.complaint = "waited 10 s"
+            return standing(office.controller, job)
+
+    text = office.run(work())
+    assert text is not None
+    assert text.startswith("Job a runs on switch s1, which is not reached now (waited 10 s).")
 
 
 def test_counts(office: Office) -> None:
