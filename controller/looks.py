@@ -26,7 +26,7 @@ MOST = 1024
 """Slots, each of one version, that one look asks for."""
 AT_ONCE = 32
 """Peeks under one hold of the lock."""
-JOBS_AT_ONCE = 8
+JOBS_AT_ONCE = 2
 """Jobs whose counters are read under one hold of the lock."""
 REFUSED = REPORTED | {Verdict.NO_RECEIVER}
 """Verdicts that are not ordinary loss and reordering."""

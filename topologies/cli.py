@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import NetOption
+from controller.terminal import NetOption, complete_hosts
 from topologies import record as records
 from topologies.record import CONTROLLER, NetRecord
 from wire.errors import P4ReduceError
@@ -133,7 +133,7 @@ def net_status(
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def net_exec(
-    host: Annotated[str, typer.Argument(help="The host: h1, h2, …")],
+    host: Annotated[str, typer.Argument(help="The host: h1, h2, …", autocompletion=complete_hosts)],
     argv: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command and its arguments.")],
     net: NetOption = None,
 ) -> None:

@@ -329,6 +329,8 @@ def test_completion(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     assert offers("p4reduce explain a") == ["alpha"]
     assert offers("p4reduce job list --net ") == ["t"]
     assert offers("p4reduce job add c --workers h1,h") == ["h1,h2", "h1,h3", "h1,h4", "h1,h5"]
+    assert offers("p4reduce net exec h") == ["h1", "h2", "h3", "h4", "h5"]
+    assert offers("p4reduce net switch show ") == ["s1"]
     assert offers("p4reduce job quota ") == ["carol", "default"]
     assert offers("p4reduce job show --net none ") == []
     assert offers("p4reduce job show --url http://127.0.0.1:1 ") == []
