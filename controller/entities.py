@@ -40,6 +40,9 @@ class Switch(Protocol):
     def read(self, entities: Sequence[Entity]) -> list[Entity]:
         """Return what the entities select."""
 
+    def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return (packets, bytes) of cells of a counter array by index."""
+
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         """Send a PacketOut and return the first PacketIn that is `wanted`; TimedOutError without one."""
 
@@ -96,12 +99,5 @@ def clone_session(session: int, port: int) -> Entity:
 
 def read_counters(switch: Switch, name: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
     """Return (packets, bytes) of cells of a counter array by index, in one request; zeros are left out."""
-    if not indexes:
-        return {}
-    entities = switch.read([switch.p4info.cell(name, index) for index in indexes])
-    found = {}
-    for entity in entities:
-        data = entity.counter_entry.data
-        if data.packet_count or data.byte_count:
-            found[int(entity.counter_entry.index.index)] = (int(data.packet_count), int(data.byte_count))
-    return found
+    found = switch.counts(name, indexes) if indexes else {}
+    return {index: count for index, count in found.items() if any(count)}

@@ -21,7 +21,9 @@ from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 
+from controller import cells
 from controller.errors import (
+    FieldError,
     NotPrimaryError,
     RpcFailedError,
     SwitchClientError,
@@ -299,6 +301,28 @@ class SwitchClient:
                     found.extend(response.entities)
 
             self._call(collect, f"to read {len(request.entities)} entities")
+        return found
+
+    def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return (packets, bytes) of cells of a counter array by index. Raises as `read`, and FieldError."""
+        known = self.p4info.counter(counter)
+        wrong = next((index for index in indexes if not 0 <= index < known.size), None)
+        if wrong is not None:
+            raise FieldError(counter, wrong, f"the array has the cells 0..{known.size - 1}")
+        found: dict[int, tuple[int, int]] = {}
+        ask = self._session.channel.unary_stream("/p4.v1.P4Runtime/Read")  # bytes there and back
+        for start in range(0, len(indexes), ENTITIES):
+            some = indexes[start : start + ENTITIES]
+
+            def collect(some: Sequence[int] = some) -> None:
+                for response in ask(cells.request(self.device_id, known.id, some), timeout=self._seconds):
+                    found.update(cells.counts(response))
+
+            what = f"to read {len(some)} cells of {counter}"
+            try:
+                self._call(collect, what)
+            except ValueError as error:
+                raise RpcFailedError(self.name, what, "DATA_LOSS", str(error)) from error
         return found
 
     # ---- packets

@@ -99,6 +99,10 @@ class SwitchLink:
         """See Switch."""
         return self._reached().read(entities)
 
+    def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """See Switch."""
+        return self._reached().counts(counter, indexes)
+
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         """See Switch."""
         return self._reached().exchange(packet, wanted)

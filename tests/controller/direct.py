@@ -52,6 +52,13 @@ class DirectSwitch:
             raise RpcFailedError(self.name, f"to read {len(entities)} entities", code, str(error)) from error
         return list(p4runtime_pb2.ReadResponse.FromString(b"".join(parts)).entities)
 
+    def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        found = {}
+        for entity in self.read([self.p4info.cell(counter, index) for index in indexes]):
+            cell = entity.counter_entry
+            found[int(cell.index.index)] = (int(cell.data.packet_count), int(cell.data.byte_count))
+        return found
+
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         frame = packetio.packet_out(self._target.view.packet_out, packet)
         for port, out in self._device.process([(CPU_PORT, frame)]):

@@ -77,6 +77,9 @@ class FakeSwitch:
     def read(self, entities: Sequence[Any]) -> list[Any]:
         return [self.held[key_of(entity)] for entity in entities if key_of(entity) in self.held]
 
+    def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:
+        raise NotImplementedError
+
     def exchange(self, packet: Any, wanted: Callable[[Any], bool]) -> Any:
         raise NotImplementedError
 
