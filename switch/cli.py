@@ -68,10 +68,13 @@ def stf_command(
 
     try:
         with SwitchDevice.load(program, trace=trace) as device:
-            result = StfRunner(device).run(test.read_text())
+            result = StfRunner(device).run(test.read_text("utf-8-sig"))
             for event in device.trace() if trace else ():
                 typer.echo(event)
-    except (SwitchError, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        typer.echo(f"switch: error: {test} is not text: name the .stf file after the program", err=True)
+        raise typer.Exit(1) from error
+    except (SwitchError, OSError) as error:
         typer.echo(f"switch: error: {error}", err=True)
         raise typer.Exit(1) from error
     for failure in result.failures:

@@ -106,7 +106,7 @@ class Ports:
             PortError: there is no such interface, no right to open it, or the capture cannot be written.
         """
         paths = [os.fsencode(pcap / f"{interface}_{way}.pcap") if pcap else None for way in ("in", "out")]
-        status = self._c.io_add_port(self._io, number, interface.encode(), *paths)
+        status = self._c.io_add_port(self._io, number, os.fsencode(interface), *paths)
         if status:
             raise PortError(interface, _why(-status, pcap))
         self._names[number] = interface

@@ -140,22 +140,37 @@ def read_program(options: Options) -> bytes:
         raise SwitchError(f"cannot read {options.program}: {error.strerror}") from error
 
 
+class _Ended(BaseException):
+    """A signal before the switch was ready."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run a switch until SIGTERM or SIGINT; return the exit code. Errors are one line on standard error."""
+    """Run a switch until SIGTERM, SIGINT or SIGHUP; return the exit code. Errors are one line on standard
+    error."""
+    stop = threading.Event()
+    ready = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        first = not stop.is_set()
+        stop.set()
+        if first and not ready:  # the program may be compiled just now, which takes its time
+            end_children(os.getpid())
+            raise _Ended
+
     try:
         options = parse(arguments)
         set_up_logging(options)
-        stop = threading.Event()
-
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            stop.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, on_signal)
         with RunningSwitch(options) as switch:
-            print(_ready_line(options, switch.grpc_port), flush=True)
+            ready = True
+            with contextlib.suppress(OSError):  # who started it does not listen, or its disk is full
+                print(_ready_line(options, switch.grpc_port), flush=True)
             # No limit: the switch runs until it is told to end.
             stop.wait()
+    except _Ended:
+        pass
     except SwitchError as error:
         print(f"switch: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -167,8 +182,10 @@ def run(arguments: Sequence[str]) -> None:
     code = main(arguments)
     end_children(os.getpid())
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            if stream is not None:  # None where it was closed at the start
+                stream.flush()
     os._exit(code)
 
 
@@ -181,6 +198,27 @@ def end_children(parent: int) -> None:
                 os.kill(child, signal.SIGTERM)
 
 
+class _ToldOnce(logging.Handler):
+    """Says once that the log cannot be written, and lets the switch go on."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Called by `emit` where a line could not be written."""
+        if not self._told:
+            self._told = True
+            with contextlib.suppress(OSError):
+                print(f"switch: warning: the log cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
+
+
+class _LogFile(_ToldOnce, logging.FileHandler):
+    pass
+
+
+class _LogStream(_ToldOnce, logging.StreamHandler):  # type: ignore[type-arg]
+    pass
+
+
 def set_up_logging(options: Options) -> None:
     """Send the log where the command line says; without either, warnings and a trace go to standard error.
 
@@ -191,13 +229,13 @@ def set_up_logging(options: Options) -> None:
     level = LEVELS[options.log_level]
     if options.log_file is not None:
         try:
-            handler = logging.FileHandler(options.log_file)
+            handler = _LogFile(options.log_file)
         except OSError as error:
             raise SwitchError(f"cannot write the log {options.log_file}: {error.strerror}") from error
     elif options.log_console:
-        handler = logging.StreamHandler(sys.stdout)
+        handler = _LogStream(sys.stdout)
     else:
-        handler = logging.StreamHandler(sys.stderr)
+        handler = _LogStream(sys.stderr)
         if options.log_level != "trace":
             level = max(level, logging.WARNING)
     logging.addLevelName(TRACE, "TRACE")

@@ -31,6 +31,8 @@ CLIENT_S = 2.0
 """A client that takes its answer more slowly gets none."""
 LOOK_UP_S = 0.5
 MAX_ANSWER = 1 << 22
+MAX_PATH = 107
+"""Bytes that the kernel takes as the path of a Unix socket."""
 
 
 class StatsSocketError(SwitchError):
@@ -91,6 +93,7 @@ def read_stats(path: Path) -> dict[str, Any]:
         StatsSocketError: nobody answers there, or no answer comes within CLIENT_S.
     """
     try:
+        _check_length(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(CLIENT_S)
             asking.connect(str(path))
@@ -143,7 +146,13 @@ def table(answer: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _check_length(path: Path) -> None:
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise StatsSocketError(path, f"a socket's path has at most {MAX_PATH} bytes: choose a shorter one")
+
+
 def _listening(path: Path) -> socket.socket:
+    _check_length(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_left_over(path)

@@ -28,7 +28,7 @@ class StfError(SwitchError):
 
     def __init__(self, line: int, text: str, why: str) -> None:
         self.line = line
-        super().__init__(f"line {line}: {why}: {text.strip()}")
+        super().__init__(f"line {line}: {why}: {text.strip():.100}")
 
 
 @dataclass
@@ -47,7 +47,18 @@ class StfResult:
 
 def number(text: str) -> int:
     """`0x..`, `0b..` or decimal, with leading zeros as they come."""
-    return int(text, 10 if text.isdecimal() else 0)
+    try:
+        return int(text, 10 if text.isdecimal() else 0)
+    except ValueError:
+        raise ValueError(f"{text:.40} is no number: 12, 0x1f or 0b101 is") from None
+
+
+def port_number(text: str) -> int:
+    """One of v1model's ports: they have 9 bits."""
+    port = number(text)
+    if not 0 <= port < 512:
+        raise ValueError(f"port {text:.40} is not in 0..511")
+    return port
 
 
 class StfRunner:
@@ -88,13 +99,13 @@ class StfRunner:
         if op == "packet":
             data = bytes.fromhex("".join(words[2:]))
             self.result.sent += 1
-            self.result.received += self.device.process([(number(words[1]), data)])
+            self.result.received += self.device.process([(port_number(words[1]), data)])
             return
         if op == "expect":
             pattern = "".join(words[2:]).lower()
             if not re.fullmatch(r"[0-9a-f*]*\$?", pattern):
                 raise ValueError("a packet is written in hex digits, with `*` for any digit and a final `$`")
-            self._expected.setdefault(number(words[1]), []).append(pattern)
+            self._expected.setdefault(port_number(words[1]), []).append(pattern)
             self._checks_packets = True
             return
         tokens = tokenize(line)

@@ -39,3 +39,8 @@ def test_stf(tmp_path: Path) -> None:
     assert (bad.exit_code, "FAILED" in bad.output) == (1, True)
     wrong.write_text("add nothing")
     assert CliRunner().invoke(app, ["stf", str(program), str(wrong)]).exit_code == 1
+    wrong.write_bytes(b"\xff\xfe")
+    refused = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
+    assert (refused.exit_code, "wrong.stf is not text" in refused.output) == (1, True)
+    wrong.write_text("\ufeff# as some editors begin a file")
+    assert CliRunner().invoke(app, ["stf", str(program), str(wrong)]).exit_code == 0

@@ -136,6 +136,18 @@ def test_where_the_log_goes_and_what_is_in_it(
     assert (out if where != "console" else "") + (err if where != "neither" else "") == ""
 
 
+def test_a_log_on_a_full_disk_is_told_once(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up_logging(parse(["--no-p4", "--log-file", "/dev/full"]))
+    for _ in range(2):
+        logging.getLogger("switch.x").warning("a line")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("switch: warning: the log cannot be written: [Errno 28]")
+    with pytest.raises(OSError, match="No space"):
+        root_logger.handlers[0].close()
+
+
 def start(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "switch", *words],
@@ -152,6 +164,8 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
     [
         ("--no-p4 --colour", "--colour"),
         ("--no-p4 -i 1@nosuchif0", "nosuchif0"),
+        ("--no-p4 -i 1@no\udcff", "no interface of this name"),
+        (f"--no-p4 --stats-socket /tmp/{'x' * 103}", "at most 107 bytes"),
         ("nosuch.json -- --grpc-server-addr 127.0.0.1:0", "cannot read nosuch.json"),
         ("--no-p4 -- --grpc-server-addr 198.51.100.1:1", "cannot serve gRPC on 198.51.100.1:1"),
         ("--no-p4 --log-file /nonexistent/log", "cannot write the log"),
