@@ -27,8 +27,10 @@ from wire.constants import MSG_RESULT
 from wire.membership import Membership
 from wire.packet import Packets, kind, payload_dtype
 
+from .calls import Call
 from .errors import NotInJobError, ResumeError, StalledError
 from .kept import Kept, Ranges, nothing_kept, runs
+from .kernels import Indexes, Kernels, NumpyKernels
 from .operation import Operation
 from .stats import Stats
 from .timer import RetransmissionTimer
@@ -51,8 +53,15 @@ class Engine:
     `timeout`: seconds without any result after which `poll` raises StalledError.
     """
 
-    def __init__(self, membership: Membership, timeout: float = 30.0, stats: Stats | None = None) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        timeout: float = 30.0,
+        stats: Stats | None = None,
+        kernels: Kernels | None = None,
+    ) -> None:
         self.timeout = timeout
+        self.kernels = kernels if kernels is not None else NumpyKernels()
         self.stats = stats if stats is not None else Stats()
         self.timer = RetransmissionTimer()
         self._result_kind = kind(MSG_RESULT, 0, membership.elements)
@@ -225,7 +234,15 @@ class Engine:
         """Least chunk never sent: beyond `_next` while kept packets are still to be sent again."""
         return max(self._next, self._kept.end)
 
-    def begin(self, array: ArrayLike, op: str, now: float) -> None:
+    def begin(
+        self,
+        array: ArrayLike,
+        op: str,
+        now: float,
+        *,
+        out: NDArray[Any] | None = None,
+        cast: bool = False,
+    ) -> None:
         """Start an all-reduce; raises UnsupportedError (the rank stays in step) or NotInJobError."""
         if self.left is not None:
             raise NotInJobError(
@@ -236,16 +253,17 @@ class Engine:
             raise RuntimeError("an all-reduce is under way; finish it first")
         if self._stopped is not None:
             raise RuntimeError("the epoch is stopped; resume it first")
-        operation = Operation(np.asarray(array), op, self._number, self.membership)
+        call = Call(array, op, out, cast)
+        self._start = self._frontier
+        operation = Operation(call, self._number, self._base + self._start, self.membership, self.kernels)
         self._operation = operation
         self._number += 1
-        self._start = self._frontier
         self._lacking = operation.length
         self._begun_at = self._progress_at = now
         self._retransmitted_before = self.stats.retransmissions
 
     def finish(self, now: float) -> NDArray[Any]:
-        """Return the sum (shape and dtype of the input); raises MismatchError or NonFiniteError."""
+        """Return the output (shape and dtype of the input); raises MismatchError or NonFiniteError."""
         operation = self._operation
         if operation is None or not self.done:
             raise RuntimeError("finish() before done")
@@ -298,8 +316,8 @@ class Engine:
         self.stats.duplicates += int(sound.sum()) - count
         if not count:
             return
-        if count < len(rows):
-            rows, packets = rows[awaited], packets[awaited]
+        picked = np.flatnonzero(awaited)
+        rows = rows[picked]
         self._sample(rows, now)
         self._deadline[rows] = NEVER
         if self._probing:
@@ -314,16 +332,16 @@ class Engine:
         # Slow start below the threshold, then a packet a round trip (RFC 5681, 3.1).
         growth = count if self._congestion < self._threshold else count / self._congestion
         self._congestion = min(self._congestion_limit, self._congestion + growth)
-        self._deliver(self._offset[rows], packets)
+        self._deliver(self._offset[rows], packets, picked)
         self._first = self._first_awaited()
 
-    def _deliver(self, offsets: NDArray[np.int64], packets: Packets) -> None:
+    def _deliver(self, offsets: Indexes, packets: Packets, picked: Indexes) -> None:
         """Hand over the results that were not known from a former epoch; these are of the operation."""
         if self._first < self._kept.end:
             fresh = self._kept.learn(offsets)
-            offsets, packets = offsets[fresh], packets[fresh]
+            offsets, picked = offsets[fresh], picked[fresh]
         if self._operation is not None and len(offsets):
-            self._operation.deliver(offsets - self._start, packets)
+            self._operation.deliver(offsets - self._start, packets, picked)
             self._lacking -= len(offsets)
 
     def _sample(self, rows: NDArray[np.int64], now: float) -> None:
@@ -368,8 +386,7 @@ class Engine:
             elif self._operation is not None:
                 self._operation.fill(self._ring[part], self._next - self._start)
             packets = self._ring[part]
-            self._offset[part] = offsets = self._next + np.arange(k)
-            packets["chunk"] = (offsets + self._base % (1 << 32)) % (1 << 32)
+            self._offset[part] = self._next + np.arange(k)
             self._sent_at[part] = now
             self._tries[part] = 1
             deadline = now + self.timer.patience()

@@ -14,7 +14,7 @@
 #error "this processor computes float64 in more bits: numpy does the work"
 #endif
 
-enum { E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
+enum { KIND = 0, TENSOR = 1, CHUNK = 2, E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
 
 #define UNUSED (-128)
 #define QUANTUM 2147483647.0
@@ -34,6 +34,18 @@ static inline size_t length_of(const struct tensor *t, size_t chunk)
 }
 
 /* ---- filling packets, k of them from chunk `first` on */
+
+void fill_heads(uint8_t *packets, size_t stride, size_t k, unsigned kind, unsigned tensor, uint32_t chunk)
+{
+    for (size_t i = 0; i < k; i++) {
+        uint8_t *packet = packets + i * stride;
+        uint32_t number = __builtin_bswap32(chunk + (uint32_t)i);
+        packet[KIND] = (uint8_t)kind;
+        packet[TENSOR] = (uint8_t)tensor;
+        memcpy(packet + CHUNK, &number, 4);
+        packet[E0] = packet[E1] = (uint8_t)UNUSED;
+    }
+}
 
 void fill_int32(const struct tensor *t, size_t first, size_t k, uint8_t *packets)
 {
@@ -163,25 +175,30 @@ static inline void dequantize_row(const uint8_t *in, size_t n, double scale, flo
     }
 }
 
-/* Place p carries the exponent of chunk p, if there is one, and the values of chunk p - ahead. */
-void deliver_float32(const struct tensor *t, const uint8_t *packets, const int64_t *picked, const int64_t *places,
-                     size_t count, size_t ahead, int8_t *exponents, uint8_t *unsendable, unsigned workers)
+/* Places beyond the last chunk carry no exponent. */
+void deliver_exponents(const uint8_t *packets, size_t stride, const int64_t *picked, const int64_t *places,
+                       size_t count, int8_t *exponents, uint8_t *unsendable, size_t chunks)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (places[i] >= (int64_t)chunks)
+            continue;
+        const uint8_t *packet = packets + (size_t)picked[i] * stride;
+        exponents[places[i]] = (int8_t)packet[E0];
+        unsendable[places[i]] = (int8_t)packet[E1] != UNUSED;
+    }
+}
+
+/* Negative places carry no values. */
+void deliver_quantized(const struct tensor *t, const uint8_t *packets, const int64_t *picked, const int64_t *places,
+                       size_t count, const int8_t *exponents, unsigned divisor)
 {
     float *values = t->values;
-    int64_t chunks = (int64_t)((t->size + t->elements - 1) / t->elements);
     for (size_t i = 0; i < count; i++) {
-        const uint8_t *packet = packets + (size_t)picked[i] * stride_of(t);
-        if (places[i] < chunks) {
-            exponents[places[i]] = (int8_t)packet[E0];
-            unsendable[places[i]] = (int8_t)packet[E1] != UNUSED;
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        const uint8_t *in = packets + (size_t)picked[i] * stride_of(t) + VALUES;
-        if (places[i] < (int64_t)ahead)
+        if (places[i] < 0)
             continue;
-        size_t chunk = (size_t)places[i] - ahead;
-        double scale = ldexp(workers, exponents[chunk]);
+        size_t chunk = (size_t)places[i];
+        const uint8_t *in = packets + (size_t)picked[i] * stride_of(t) + VALUES;
+        double scale = ldexp(divisor, exponents[chunk]);
         dequantize_row(in, length_of(t, chunk), scale, values + chunk * t->elements);
     }
 }

@@ -32,6 +32,9 @@ class Kernels(Protocol):
     name: str
     """How people are told which it is."""
 
+    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
+        """Write these, `chunk` rising by one from packet to packet (mod 2^32), and exponents as unused."""
+
     def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
         """Write the values of chunks `first` on into packets."""
 
@@ -58,20 +61,23 @@ class Kernels(Protocol):
     ) -> None:
         """Store sums; a place is a chunk."""
 
-    def deliver_float32(
+    def deliver_exponents(
+        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
+    ) -> None:
+        """Store exponents and what is unsendable at a rank; places beyond the last chunk have none."""
+
+    def deliver_quantized(
         self,
         values: NDArray[np.float32],
         packets: Packets,
         picked: Indexes,
         places: Indexes,
-        ahead: int,
         exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
+        divisor: int,
     ) -> None:
-        """Store exponents and scaled sums: place p has chunk p's exponent and the values of chunk p - ahead.
+        """Store float32(sum * (divisor * 2^E) / (2^31-1)): of n workers, n gives their sum and 1 the mean.
 
-        With `workers` 1 the sums are divided by their number: float32(sum * 2^E / (2^31-1)).
+        A place is a chunk; negative ones have no values.
         """
 
 
@@ -108,6 +114,12 @@ class NumpyKernels:
 
     name = "numpy"
 
+    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
+        """See Kernels."""
+        packets["kind"], packets["tensor"] = kind, tensor
+        packets["chunk"] = (chunk % (1 << 32) + np.arange(len(packets))) % (1 << 32)
+        packets["e0"] = packets["e1"] = EXPONENT_UNUSED
+
     def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
         """See Kernels."""
         packets["values"] = self._rows(values, first, packets)
@@ -142,25 +154,28 @@ class NumpyKernels:
         """See Kernels."""
         Chunks(values, packets["values"].shape[1]).store(places, packets["values"][picked])
 
-    def deliver_float32(
+    def deliver_exponents(
+        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
+    ) -> None:
+        """See Kernels."""
+        has_exponent = places < len(exponents)
+        chunks, of = places[has_exponent], picked[has_exponent]
+        exponents[chunks] = packets["e0"][of]
+        unsendable[chunks] = packets["e1"][of] != EXPONENT_UNUSED
+
+    def deliver_quantized(
         self,
         values: NDArray[np.float32],
         packets: Packets,
         picked: Indexes,
         places: Indexes,
-        ahead: int,
         exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
+        divisor: int,
     ) -> None:
         """See Kernels."""
-        is_exponent = places < len(exponents)
-        known, of = places[is_exponent], picked[is_exponent]
-        exponents[known] = packets["e0"][of]
-        unsendable[known] = packets["e1"][of] != EXPONENT_UNUSED
-        has_values = places >= ahead
-        chunks, of = places[has_values] - ahead, picked[has_values]
-        sums = dequantize(packets["values"][of], exponents[chunks], workers)
+        has_values = places >= 0
+        chunks, of = places[has_values], picked[has_values]
+        sums = dequantize(packets["values"][of], exponents[chunks], divisor)
         Chunks(values, packets["values"].shape[1]).store(chunks, sums)
 
     @staticmethod

@@ -169,18 +169,24 @@ class MemoryTransport:
 
 
 def reduce_together(
-    fabric: MemoryFabric, workers: Sequence[Worker], arrays: Sequence[ArrayLike], op: str = "sum"
+    fabric: MemoryFabric,
+    workers: Sequence[Worker],
+    arrays: Sequence[ArrayLike],
+    op: str = "sum",
+    *,
+    outs: Sequence[NDArray[Any] | None] | None = None,
+    cast: bool = False,
 ) -> list[NDArray[Any] | P4ReduceError]:
     """Run one all-reduce of several workers of a fabric in one thread and on the fabric's virtual clock.
 
-    Returns what each worker's all_reduce would have returned or raised. When nothing is under way the
-    clock leaps to the next deadline, so a time-out of 30 s costs no time.
+    `outs` are each worker's `out`. Returns what each worker's all_reduce would have returned or raised.
+    When nothing is under way the clock leaps to the next deadline, so a time-out of 30 s costs no time.
     """
     outcomes: list[NDArray[Any] | P4ReduceError | None] = [None] * len(workers)
     now = fabric.clock
     for i, (worker, array) in enumerate(zip(workers, arrays, strict=True)):
         try:
-            worker.engine.begin(array, op, now)
+            worker.engine.begin(array, op, now, out=outs[i] if outs is not None else None, cast=cast)
         except P4ReduceError as error:
             outcomes[i] = error
     while any(outcome is None for outcome in outcomes):

@@ -45,6 +45,10 @@ class NativeKernels:
             native.load(native.library("worker", "the worker's kernels", [SOURCE], flags=FLAGS))
         )
 
+    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
+        """See Kernels."""
+        self._c.fill_heads(_at(packets), packets.itemsize, len(packets), kind, tensor, chunk & 0xFFFFFFFF)
+
     def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
         """See Kernels."""
         self._c.fill_int32(_tensor(values, packets), first, len(packets), _at(packets))
@@ -76,22 +80,29 @@ class NativeKernels:
         """See Kernels."""
         self._c.deliver_int32(_tensor(values, packets), _at(packets), _at(picked), _at(places), len(picked))
 
-    def deliver_float32(
+    def deliver_exponents(
+        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
+    ) -> None:
+        """See Kernels."""
+        self._c.deliver_exponents(
+            *(_at(packets), packets.itemsize, _at(picked), _at(places), len(picked)),
+            *(_at(exponents), _at(unsendable), len(exponents)),
+        )
+
+    def deliver_quantized(
         self,
         values: NDArray[np.float32],
         packets: Packets,
         picked: Indexes,
         places: Indexes,
-        ahead: int,
         exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
+        divisor: int,
     ) -> None:
         """See Kernels."""
-        self._c.deliver_float32(
+        self._c.deliver_quantized(
             _tensor(values, packets),
             *(_at(packets), _at(picked), _at(places), len(picked)),
-            *(ahead, _at(exponents), _at(unsendable), workers),
+            *(_at(exponents), divisor),
         )
 
 
@@ -107,11 +118,13 @@ def best_kernels() -> Kernels:
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     at, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
     signatures: dict[str, list[Any]] = {
+        "fill_heads": [at, size, size, number, number, ctypes.c_uint32],
         "fill_int32": [at, size, size, at],
         "fill_exponents": [at, size, size, at, at],
         "fill_quantized": [at, size, size, at, at, number, at],
         "deliver_int32": [at, at, at, at, size],
-        "deliver_float32": [at, at, at, at, size, size, at, at, number],
+        "deliver_exponents": [at, size, at, at, size, at, at, size],
+        "deliver_quantized": [at, at, at, at, size, at, number],
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

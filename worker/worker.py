@@ -36,6 +36,8 @@ from .errors import (
     WorkerError,
 )
 from .kept import Ranges
+from .kernels import Kernels
+from .native import best_kernels
 from .session_errors import JobDrainingError
 from .stats import Stats
 from .transport import Transport
@@ -68,7 +70,7 @@ class Worker:
     """One rank of a job. Use as a context manager, or `close` it.
 
     `timeout`: seconds without any result after which a call raises StalledError, and that a call waits
-    for a new epoch.
+    for a new epoch. `kernels` default to those in C, or numpy's where there is no compiler.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class Worker:
         *,
         timeout: float = 30.0,
         session: Membered | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.transport = transport
-        self.engine = Engine(membership, timeout)
+        self.engine = Engine(membership, timeout, kernels=kernels or best_kernels())
         self.changed = threading.Condition()
         """Guards what follows, and says when it changed."""
         self.quit: str | None = None
@@ -111,12 +114,20 @@ class Worker:
         """Totals since the worker was made, over all its epochs."""
         return self.engine.stats
 
-    def all_reduce(self, array: ArrayLike, op: str = "sum") -> NDArray[Any]:
-        """Return the sum of all ranks' arrays: float32 or int32 of any shape, the same at all ranks.
+    def all_reduce(
+        self, array: ArrayLike, op: str = "sum", *, out: NDArray[Any] | None = None, cast: bool = False
+    ) -> NDArray[Any]:
+        """Return the sum of all ranks' arrays, or with op="mean" (floats) that divided by their number.
+
+        array: int32, float32, float16 or ml_dtypes' bfloat16 of any shape, both the same at all ranks;
+        float64 with `cast`, which then is float32 on the way. It is read where it lies, and not copied if it
+        is contiguous. The result is a new array of its shape and dtype, or `out`, which may be the array
+        itself; an `out` that is not contiguous costs one of the same size. After an error it holds nothing of
+        use. Waits for the other ranks.
 
         int32 sums are exact modulo 2^32, as numpy's. A float32 sum differs from the exact one by at most
         (n/2 quanta + rounding), a quantum being n * 2^E / (2^31-1), 2^E the power of two above the largest
-        value of the chunk (DESIGN.md, Numbers). Waits for the other ranks.
+        value of the chunk (DESIGN.md, Numbers). Other floats are rounded from and to that.
 
         Raises UnsupportedError, NonFiniteError (at all ranks; go on), MismatchError (at all ranks),
         StalledError, TransportError; after these two errors the rank needs a new epoch: `rejoin`, and until
@@ -125,7 +136,7 @@ class Worker:
         JobRemovedError and SessionEndedError.
         """
         try:
-            engine = self._enter(array, op)
+            engine = self._enter(array, op, out, cast)
             result = None
             while result is None:
                 result = self._turn(engine)
@@ -191,7 +202,7 @@ class Worker:
 
     # A call's way: _enter, _turn until done, _give_up on an error, _leave_call.
 
-    def _enter(self, array: ArrayLike, op: str) -> Engine:
+    def _enter(self, array: ArrayLike, op: str, out: NDArray[Any] | None, cast: bool) -> Engine:
         """Begin an all-reduce in the present epoch, or wait for the next."""
         session = self._session
         with self.changed:
@@ -201,7 +212,7 @@ class Worker:
             if engine is not None:
                 if session is not None and self.drained is not None and engine.begun >= self.drained:
                     raise JobDrainingError(session.job, self.drained)
-                engine.begin(array, op, time.monotonic())
+                engine.begin(array, op, time.monotonic(), out=out, cast=cast)
                 self._failure = None
                 self._call, self._caller = engine, threading.get_ident()
                 return engine
@@ -311,7 +322,7 @@ class Worker:
             self.engine.leave("it has a new epoch")
         self._retire(self.transport)
         self.transport = transport
-        self.engine = Engine(membership, self.engine.timeout, self.engine.stats)
+        self.engine = Engine(membership, self.engine.timeout, self.engine.stats, self.engine.kernels)
         self.quit, self._generation, self._barriers = None, membership.epoch, 0
         self.changed.notify_all()
 

@@ -11,6 +11,7 @@ from tests.reference.slot_switch import SlotSwitch
 from wire.membership import Membership
 from wire.packet import Packets, payload_dtype
 from worker import Worker
+from worker.kernels import Kernels, NumpyKernels
 from worker.memory import MemoryFabric, MemoryTransport, reduce_together
 
 SWITCH_IP, SWITCH_MAC = "10.0.0.254", "02:00:00:00:00:fe"
@@ -90,6 +91,7 @@ class Job:
         faults: dict[str, Any] | None = None,
         timeout: float = 30.0,
         switch: Any = None,
+        kernels: Kernels | None = None,
         **kwargs,
     ) -> None:
         self.members = memberships(n, **kwargs)
@@ -98,8 +100,10 @@ class Job:
         self.switch.add_job(self.members, self.ports)
         self.fabric = MemoryFabric(self.switch.process, **(faults or {}))
         self.transports = self._transports()
+        kernels = kernels or NumpyKernels()
         self.workers = [
-            Worker(m, t, timeout=timeout) for m, t in zip(self.members, self.transports, strict=True)
+            Worker(m, t, timeout=timeout, kernels=kernels)
+            for m, t in zip(self.members, self.transports, strict=True)
         ]
 
     def _transports(self) -> list[WatchedTransport]:
@@ -107,9 +111,9 @@ class Job:
             WatchedTransport(m, self.fabric, port) for m, port in zip(self.members, self.ports, strict=True)
         ]
 
-    def all_reduce(self, *arrays: ArrayLike, op: str = "sum") -> list[Any]:
-        """One all-reduce of all ranks; what each returned or raised."""
-        return reduce_together(self.fabric, self.workers, arrays, op)
+    def all_reduce(self, *arrays: ArrayLike, op: str = "sum", **options: Any) -> list[Any]:
+        """One all-reduce of all ranks; what each returned or raised. Options: see reduce_together."""
+        return reduce_together(self.fabric, self.workers, arrays, op, **options)
 
     def new_epoch(self, **kwargs) -> None:
         """Every rank rejoins under a new epoch."""

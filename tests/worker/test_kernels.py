@@ -44,13 +44,15 @@ def chunks_of(values: Any, elements: int) -> int:
 def filled(kernels: Kernels, values: Any, elements: int, first: int, workers: int, slack: int) -> list[Any]:
     """All that is written of the chunks from `first` on."""
     count = chunks_of(values, elements) - first
-    header, body, ints = (packets(count, elements, 0xA5) for _ in range(3))
+    heads, header, body, ints = (packets(count, elements, 0xA5) for _ in range(4))
+    kernels.fill_heads(heads, 0x1B, 255, 2**33 - 2)
+    kernels.fill_heads(header, 0x11, 7, 2**31)
     unsendable = np.zeros(count, np.bool_)
     kernels.fill_exponents(values, first, header, unsendable)
     exponents = np.minimum(header["e0"].astype(int) + slack, 127).astype(np.int8)
     kernels.fill_quantized(values, first, exponents, unsendable, workers, body)
     kernels.fill_int32(values.view(np.int32), first, ints)
-    return [header, unsendable, body, ints]
+    return [heads, header, unsendable, body, ints]
 
 
 def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int, workers: int) -> list[Any]:
@@ -64,7 +66,8 @@ def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int
     picked = np.ascontiguousarray(np.arange(len(sums))[::-1][:: 2 if len(sums) > 3 else 1])
     within = picked[picked < chunks].copy()
     with np.errstate(all="ignore"):
-        kernels.deliver_float32(values, sums, picked, picked.copy(), ahead, known, unsendable, workers)
+        kernels.deliver_exponents(sums, picked, picked.copy(), known, unsendable)
+        kernels.deliver_quantized(values, sums, picked, picked - ahead, known, workers)
     kernels.deliver_int32(ints, sums, within, within.copy())
     return [known, unsendable, values.view(np.uint32), ints]
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank calls: arrays, element types and operations, checked before anything is sent.
+
+The codes travel in header packets (DESIGN.md, Packet format), so that ranks can compare their calls.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import MismatchError, UnsupportedError
+
+OPS = {"sum": 1, "mean": 2}
+"""Operations by name; the number is the low byte of a header's first value."""
+DTYPES = {"int32": 2, "float32": 1, "float16": 3, "bfloat16": 4, "float64": 5}
+"""Element types by numpy's name; the number is the second byte of a header's first value.
+
+bfloat16 is that of the package ml_dtypes.
+"""
+CALL_VALUES = 4
+"""Header values a rank: dtype and op, element count, all-reduce number, digest of the shape."""
+
+
+class Call:
+    """One rank's all_reduce call. Raises UnsupportedError for arguments that no rank could pass.
+
+    `source` is the input as one flat contiguous array, `target` the output: both are the caller's own memory
+    where that is contiguous.
+    """
+
+    def __init__(self, array: ArrayLike, op: str, out: NDArray[Any] | None, cast: bool) -> None:
+        given = np.asarray(array)
+        self.dtype = _checked_dtype(given.dtype, cast)
+        self.is_float = self.dtype != np.int32
+        if op not in OPS:
+            raise UnsupportedError(f"all_reduce op {op!r} is not known; use one of {', '.join(OPS)}")
+        if op == "mean" and not self.is_float:
+            raise UnsupportedError(
+                f"the mean of {self.dtype} is none; take op='sum' and divide it, or pass floats"
+            )
+        self.op, self.shape = op, given.shape
+        self._out = np.empty(given.shape, given.dtype) if out is None else _checked_out(out, given)
+        self.source = np.ascontiguousarray(given).reshape(-1)
+        whole = self._out.flags.c_contiguous
+        self.target = self._out.reshape(-1) if whole else np.empty(given.size, given.dtype)
+        apart = not np.may_share_memory(self.source, self.target)
+        if not apart and self.source.ctypes.data != self.target.ctypes.data:
+            raise UnsupportedError(
+                "all_reduce: out overlaps the array; pass the array itself, or other memory"
+            )
+
+    def result(self) -> NDArray[Any]:
+        """Return the output, once `target` is complete."""
+        if not self._out.flags.c_contiguous:
+            self._out[...] = self.target.reshape(self.shape)
+        return self._out
+
+    def header(self, number: int) -> NDArray[np.int32]:
+        """Return the CALL_VALUES that tell the other ranks of this call, the job's all-reduce `number`."""
+        code = DTYPES[self.dtype.name] << 8 | OPS[self.op]
+        values = [code, self.source.size & 0xFFFFFFFF, number & 0xFFFFFFFF, shape_digest(self.shape)]
+        return np.array(values, np.uint32).view(np.int32)
+
+
+def _checked_dtype(dtype: np.dtype[Any], cast: bool) -> np.dtype[Any]:
+    if dtype.name not in DTYPES or not dtype.isnative:
+        wanted = ", ".join(name for name in DTYPES if name != "float64")
+        raise UnsupportedError(
+            f"all_reduce of {dtype} is not supported; convert the array to one of {wanted} "
+            "(native byte order) first"
+        )
+    if dtype == np.float64 and not cast:
+        raise UnsupportedError(
+            "all_reduce of float64 would sum float32 values; pass cast=True if that will do, or int32"
+        )
+    return dtype
+
+
+def _checked_out(out: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    if not isinstance(out, np.ndarray):
+        raise UnsupportedError(f"all_reduce: out is a {type(out).__name__}; pass a numpy array")
+    if (out.shape, out.dtype) != (array.shape, array.dtype):
+        raise UnsupportedError(
+            f"all_reduce: out is {out.dtype} of shape {out.shape}, and the array is {array.dtype} of shape "
+            f"{array.shape}; pass an equal one"
+        )
+    if not out.flags.writeable:
+        raise UnsupportedError("all_reduce: out is read-only; pass an array that can be written")
+    return out
+
+
+def shape_digest(shape: tuple[int, ...]) -> int:
+    """Return the CRC-32 of the shape's dimensions as 64-bit big-endian numbers."""
+    return zlib.crc32(struct.pack(f">{len(shape)}Q", *shape))
+
+
+def header_packets(n: int, elements: int) -> int:
+    """Return H, the header packets of an all-reduce of n ranks."""
+    return -(-CALL_VALUES * n // elements)
+
+
+def describe_call(values: NDArray[np.int32]) -> str:
+    """Say in words what the four header values of one rank mean."""
+    code, count, number, digest = (int(v) & 0xFFFFFFFF for v in values)
+    dtype = next((d for d, c in DTYPES.items() if c == code >> 8), f"dtype {code >> 8}")
+    op = next((o for o, c in OPS.items() if c == code & 0xFF), f"op {code & 0xFF}")
+    return f"{op} of {count} {dtype} (shape {digest:08x}) as all-reduce {number}"
+
+
+def compare_calls(calls: NDArray[np.int32]) -> MismatchError | None:
+    """Return how ranks differ, of whose calls `calls` (n, CALL_VALUES) tells; None where they do not."""
+    if (calls == calls[0]).all():
+        return None
+    keys = [row.tobytes() for row in calls]
+    words = [describe_call(row) for row in calls]
+    common, count = Counter(keys).most_common(1)[0]
+    if 2 * count <= len(keys):
+        return MismatchError(list(range(len(keys))), words, None)
+    differing = [r for r, key in enumerate(keys) if key != common]
+    return MismatchError(differing, words, words[keys.index(common)])
