@@ -140,7 +140,9 @@ def job_show(
 def job_resize(
     name: JobArgument,
     slots: SlotsOption = None,
-    rate: RateOption = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="RATE", help="As for job add; none ends the limit.")
+    ] = None,
     workers: Annotated[
         str | None,
         typer.Option(
@@ -152,12 +154,10 @@ def job_resize(
     as_json: JsonOption = False,
 ) -> None:
     """Change a job's slots, rate or workers while it runs."""
-    asked = {
-        "slots": slots,
-        "rate_bps": bits_per_second(rate) if rate else None,
-        "workers": host_list(workers) if workers else None,
-    }
-    asked = {key: value for key, value in asked.items() if value is not None}
+    given = {"slots": slots, "workers": host_list(workers) if workers else None}
+    asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if rate is not None:
+        asked["rate_bps"] = None if rate == "none" else bits_per_second(rate)
     if not asked:
         raise CommandError(f"job resize {name}", "say what is to change: --slots, --rate or --workers")
     with reach(net, url) as client:

@@ -53,7 +53,7 @@ class NewJob(Request):
 
 
 class JobChange(Request):
-    """What of a job changes; what is left out stays."""
+    """What of a job changes; what is left out stays. A rate of null ends the limit."""
 
     slots: Slots | None = None
     rate_bps: Rate | None = None

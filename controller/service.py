@@ -232,7 +232,8 @@ class Controller:
         self._jobs[new.name] = job
         try:
             self._beginnings.save(job)
-            await self._set_rate(job)
+            if job.rate_bps is not None:
+                await self._set_rate(job)
         except BaseException:
             del self._jobs[new.name]
             self.store.drop_job(new.name)
@@ -273,14 +274,15 @@ class Controller:
         self._check_quota(job.tenant, slots, job)
         self._check_replicas(job.link, name, len(hosts), job)
         job.link.jobs.check_rent(job.number, slots)
-        if asked.rate_bps is not None and asked.rate_bps != job.rate_bps:
+        if "rate_bps" in asked.model_fields_set and asked.rate_bps != job.rate_bps:
             before, job.rate_bps = job.rate_bps, asked.rate_bps
             try:
                 await self._set_rate(job)
             except BaseException:
                 job.rate_bps = before
                 raise
-            self.note(name, "changed", f"its rate is {asked.rate_bps / 1e6:g} Mbit/s")
+            rate = "not limited" if asked.rate_bps is None else f"{asked.rate_bps / 1e6:g} Mbit/s"
+            self.note(name, "changed", f"its rate is {rate}")
         if hosts != group.hosts:
             self._seat_anew(job, hosts, now)
         if slots != job.slots:
@@ -400,10 +402,9 @@ class Controller:
             log.info("%s: %s", job.name, error)
 
     async def _set_rate(self, job: LiveJob) -> None:
-        if job.rate_bps is not None:
-            async with job.link.lock:
-                link, workers = job.link, len(job.group.hosts)
-                await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
+        async with job.link.lock:
+            link, workers = job.link, len(job.group.hosts)
+            await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

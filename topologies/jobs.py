@@ -10,12 +10,12 @@ from typing import Any
 
 from topologies.record import NetRecord
 from topologies.spec import End
-from wire.control import SOCKET, ControlClient, ControlError
+from wire.control import RESTART_SECONDS, SOCKET, ControlClient, ControlError
 
 
 def control_of(record: NetRecord) -> ControlClient:
     """Return a client of a network's controller; close it."""
-    return ControlClient(record.directory / SOCKET)
+    return ControlClient(record.directory / SOCKET, patience=RESTART_SECONDS)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ Namespaces share the file system, so the socket serves every host of the network
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,9 @@ from .errors import P4ReduceError
 from .hints import command
 
 SOCKET = "controller.sock"
+RESTART_SECONDS = 10.0
+"""Patience that outlasts the restart of a controller that was killed."""
+PROBE_PAUSE = 0.1
 CALL_SECONDS = 30.0
 """Limit of one call beyond the time that it was asked to wait."""
 
@@ -64,9 +68,19 @@ class ControlClient:
     `address` is the socket's path, or an http:// URL with the `token` that its controller was given.
     """
 
-    def __init__(self, address: Path | str, token: str | None = None, seconds: float = CALL_SECONDS) -> None:
-        """`seconds` limits each call, beyond the time that it is asked to wait."""
+    def __init__(
+        self,
+        address: Path | str,
+        token: str | None = None,
+        seconds: float = CALL_SECONDS,
+        patience: float = 0.0,
+    ) -> None:
+        """`seconds` limits each call, beyond the time that it is asked to wait.
+
+        `patience`: seconds to wait for somebody to listen on the socket, as while a controller restarts.
+        """
         self.where = str(address)
+        self._patience = patience
         self._seconds = seconds
         self._remote = self.where.startswith(("http://", "https://"))
         self._client = httpx.Client(
@@ -109,13 +123,16 @@ class ControlClient:
 
     def _probe(self) -> None:
         """Raise UnreachableControllerError if nobody listens: httpcore would leave a refused socket open."""
-        if self._remote:
-            return
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.connect(self.where)
-            except OSError as error:
-                raise self._unreachable(error) from error
+        limit = time.monotonic() + self._patience
+        while not self._remote:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                try:
+                    probe.connect(self.where)
+                    return
+                except OSError as error:
+                    if time.monotonic() >= limit:
+                        raise self._unreachable(error) from error
+            time.sleep(PROBE_PAUSE)
 
     def _unreachable(self, error: Exception) -> UnreachableControllerError:
         return UnreachableControllerError(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from wire.control import ControlClient, RefusedError
+from wire.control import RESTART_SECONDS, ControlClient, RefusedError
 
 from .errors import WorkerError
 from .kept import Ranges
@@ -84,12 +84,14 @@ class Control(Protocol):
 
 
 class HttpControl:
-    """A Control over the controller's API. `connect` makes a client: as many as calls at a time.
+    """A Control over the controller's API. `connect` makes a client of such patience.
+
+    Joining outlasts a controller's restart. Later calls are not patient: who makes them tries again.
 
     Raises NoSuchJobError, BeyondRankError, JobDrainingError; see Control.
     """
 
-    def __init__(self, connect: Callable[[], ControlClient], job: str, rank: int) -> None:
+    def __init__(self, connect: Callable[[float], ControlClient], job: str, rank: int) -> None:
         self.job, self.rank = job, rank
         self.lease = 0.0
         self._connect = connect
@@ -114,7 +116,7 @@ class HttpControl:
     def _call(self, method: str, path: str, body: Any = None, wait: float = 0.0) -> Any:
         with self._lock:
             client = self._idle.pop() if self._idle else None
-        client = client or self._connect()
+        client = client or self._connect(0.0)
         try:
             return client.call(method, path, body, wait=wait)
         finally:
@@ -125,7 +127,8 @@ class HttpControl:
 
     def _job(self) -> dict[str, Any]:
         try:
-            described: dict[str, Any] = self._call("GET", f"/v1/jobs/{self.job}")
+            with self._connect(RESTART_SECONDS) as patient:
+                described: dict[str, Any] = patient.call("GET", f"/v1/jobs/{self.job}")
         except RefusedError as error:
             raise refusal(error, self.job, self.rank) from error
         return described
@@ -133,7 +136,8 @@ class HttpControl:
     def open(self, udp_port: int) -> None:
         """Take the rank; see Control."""
         body = {"ip": self.ip, "udp_port": udp_port}
-        told = self._call("POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", body)
+        with self._connect(RESTART_SECONDS) as patient:
+            told = patient.call("POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", body)
         self._session, self.lease = str(told["session"]), float(told["lease"])
 
     def sync(self, status: Status, wait: float) -> dict[str, Any]:

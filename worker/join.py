@@ -82,7 +82,7 @@ def join(
     and RefusedError.
     """
     where = find_socket(net) if address is None else address
-    control = HttpControl(lambda: ControlClient(where, token), job, rank)
+    control = HttpControl(lambda patience: ControlClient(where, token, patience=patience), job, rank)
     try:
         session = Session(control, UdpLink(control.ip, transport), call_timeout)
         return session.rendezvous(timeout)

@@ -75,6 +75,7 @@ def test_a_job_s_life(office: Office) -> None:
         job("resize", "a", "--workers", "h1,h3") == "job a: workers h1, h2 -> h1, h3, with its next epoch\n"
     )
     assert job("resize", "a", "--slots", "32") == "job a: nothing changes, it is so already\n"
+    assert job("resize", "a", "--rate", "none") == "job a: rate 1 Gbit/s -> none\n"
     assert "W 8, 32 with its next epoch" in job("show", "a")
     assert job("quota", "alice", "40") == "tenant alice: quota of slots none -> 40, 32 in use\n"
     assert [row.split("│")[1:-1] for row in job("tenants").splitlines() if "alice" in row] == [

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reaching a controller: which one, how long, and what its answers become."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+
+import pytest
+
+from wire.control import ControlClient, RefusedError, UnreachableControllerError, find_socket
+
+
+class Answers(BaseHTTPRequestHandler):
+    """GET /STATUS answers with that status."""
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, *_: object) -> None:
+        return
+
+    def do_GET(self) -> None:
+        status = int(self.path.strip("/").split("?")[0])
+        body = json.dumps({"error": "not so", "kind": "NotSoError"} if status >= 400 else {"got": self.path})
+        if status == 502:
+            body = "<html>"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[None]:
+    with ThreadingUnixStreamServer(str(path), Answers) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_answers_and_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path), ControlClient(path) as client:
+        assert client.call("GET", "/200", job="a", none=None) == {"got": "/200?job=a"}
+        with pytest.raises(RefusedError, match="not so") as raised:
+            client.call("GET", "/409")
+        assert (raised.value.status, raised.value.kind) == (409, "NotSoError")
+        with pytest.raises(RefusedError, match="GET /502 failed: 502"):
+            client.call("GET", "/502")
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with ControlClient(tmp_path / "s") as client:
+        with pytest.raises(UnreachableControllerError, match=r"no controller answers at .*net status"):
+            client.call("GET", "/200")
+
+
+def test_patience_outlasts_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    done: list[object] = []
+
+    def call() -> None:
+        with ControlClient(path, patience=30.0) as client:
+            done.append(client.call("GET", "/200"))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(0.2)
+    assert not done
+    with serving(path):
+        thread.join(30.0)
+    assert done == [{"got": "/200"}]
+
+
+def test_which_network(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableControllerError, match="no network's controller runs"):
+        find_socket(root=tmp_path)
+    for name in ("one", ".two.removed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "controller.sock").touch()
+    assert find_socket(root=tmp_path) == tmp_path / "one" / "controller.sock"
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "controller.sock").touch()
+    with pytest.raises(UnreachableControllerError, match=r"several networks run \(one, three\)"):
+        find_socket(root=tmp_path)
+    assert find_socket("three", tmp_path) == tmp_path / "three" / "controller.sock"
