@@ -23,26 +23,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wire.constants import MSG_RESULT
 from wire.membership import Membership
-from wire.packet import Packets, kind, payload_dtype
+from wire.packet import Packets
 
 from .calls import Call
 from .errors import NotInJobError, ResumeError, StalledError
 from .kept import Kept, Ranges, nothing_kept, runs
 from .kernels import Indexes, Kernels, NumpyKernels
 from .operation import Operation
+from .ring import NEVER, PARKED, Ring
 from .stats import Stats
 from .timer import RetransmissionTimer
 
 BURST = 128
 """Most packets of one `poll`: enough to make numpy's fixed costs small, little enough to stay in a cache."""
-FLAG = 1 << 3
-"""The flag bit in a packet's `kind`."""
-NEVER = np.inf
-"""Deadline of a ring row that awaits no result."""
-PARKED = 1e300
-"""Deadline of a row that lacks its result and does not await it: others are fetched."""
 
 
 class Engine:
@@ -64,7 +58,6 @@ class Engine:
         self.kernels = kernels if kernels is not None else NumpyKernels()
         self.stats = stats if stats is not None else Stats()
         self.timer = RetransmissionTimer()
-        self._result_kind = kind(MSG_RESULT, 0, membership.elements)
         # Chunk numbers below are offsets from this, the first epoch's g0, which may exceed 63 bits.
         self._base = membership.g0
         self._number = membership.t0
@@ -76,20 +69,13 @@ class Engine:
         self.left: str | None = None
         """Why this rank is out of step with its job until it has a new engine; None while it is in step."""
         self._open(membership, 0, 0.0)
-        self._kept = nothing_kept(self._ring)
+        self._kept = nothing_kept(self._ring.packets)
 
     def _open(self, membership: Membership, first: int, now: float) -> None:
         """Make an empty ring for an epoch that begins at offset `first`."""
         self.membership = membership
-        self._window = w = membership.window
-        rows = 2 * w
-        self._ring = np.zeros(rows, payload_dtype(membership.elements))
-        self._ring["place"] = self._places = np.arange(rows) % w | np.arange(rows) // w << 15
-        self._offset = np.full(rows, -1, np.int64)
-        self._deadline = np.full(rows, NEVER)
-        self._sent_at = np.zeros(rows)
-        self._tries = np.zeros(rows, np.int32)
-        self._newest = np.zeros(rows, np.int64)  # scratch: which of equal rows in a batch came last
+        w = membership.window
+        self._ring = Ring(membership, self._base)
         self._opened = first
         self._first = first  # least chunk without a result in this epoch
         self._next = first  # least chunk not yet sent in this epoch
@@ -142,7 +128,7 @@ class Engine:
     @property
     def fetched(self) -> bool:
         """Whether all results that `fetch` asked for have come, or nobody waits for them any more."""
-        return not self._fetching or self.left is not None or not bool((self._deadline < PARKED).any())
+        return not self._fetching or self.left is not None or not bool((self._ring.deadline < PARKED).any())
 
     @property
     def outstanding(self) -> bool:
@@ -155,7 +141,7 @@ class Engine:
 
     def missing(self, most: int = 8) -> list[int]:
         """Return the lowest chunks that were sent in this epoch and have no result, at most `most`."""
-        lacking = np.sort(self._offset[np.isfinite(self._deadline)])[:most]
+        lacking = np.sort(self._ring.offset[np.isfinite(self._ring.deadline)])[:most]
         return [self._base + int(offset) for offset in lacking]
 
     def results_above(self) -> Ranges:
@@ -186,13 +172,13 @@ class Engine:
         Only what was sent in this epoch and has no result is repeated; the switch replays its result if
         another rank has it. `fetched` says when all came.
         """
-        lacking = np.isfinite(self._deadline)
+        lacking = np.isfinite(self._ring.deadline)
         wanted = np.zeros_like(lacking)
         for first, last in chunks:
             low, high = max(first - self._base, self._first), min(last - self._base, self._next - 1)
-            wanted |= lacking & (self._offset >= low) & (self._offset <= high)
-        self._deadline[lacking] = PARKED
-        self._deadline[wanted] = now
+            wanted |= lacking & (self._ring.offset >= low) & (self._ring.offset <= high)
+        self._ring.deadline[lacking] = PARKED
+        self._ring.deadline[wanted] = now
         self._next_check = self._progress_at = now
         self._fetching = True
 
@@ -207,7 +193,7 @@ class Engine:
         if changed:
             raise ResumeError(old.rank, f"{', '.join(changed)} changed")
         first, frontier = membership.g0 - self._base, self._frontier
-        oldest = max(self._opened, self._next - len(self._ring))
+        oldest = max(self._opened, self._next - len(self._ring.packets))
         if not oldest <= first <= frontier:
             raise ResumeError(
                 old.rank,
@@ -215,7 +201,7 @@ class Engine:
                 f"{self._base + oldest} to {self._base + frontier - 1}",
             )
         parts = [
-            self._ring[self._rows(first, max(0, self._next - first))],
+            self._ring.packets[self._ring.rows(first, max(0, self._next - first))],
             self._kept.packets(max(first, self._next), frontier),
         ]
         known = self._has_results(first, frontier)
@@ -226,7 +212,7 @@ class Engine:
         """Return for each of chunks first..end-1 whether its result came, in this epoch or before."""
         has = self._kept.known(first, end)
         sent = max(0, min(end, self._next) - first)
-        has[:sent] |= ~np.isfinite(self._deadline[self._rows(first, sent)])
+        has[:sent] |= ~np.isfinite(self._ring.deadline[self._ring.rows(first, sent)])
         return has
 
     @property
@@ -290,11 +276,11 @@ class Engine:
         if operation is not None and not self.done and now - self._progress_at >= self.timeout:
             raise self._stalled(operation)
         if not self.outstanding or (operation is not None and operation.mismatch is not None):
-            return self._ring[:0]
+            return self._ring.packets[:0]
         again = self._due(now)
         new = self._advance(min(self._sendable(), BURST), now)
         self.stats.packets_sent += len(again) + len(new)
-        self.stats.bytes_sent += (len(again) + len(new)) * self._ring.itemsize
+        self.stats.bytes_sent += (len(again) + len(new)) * self._ring.packets.itemsize
         if not len(again):
             return new
         return again if not len(new) else self._joined([again, new])
@@ -303,28 +289,20 @@ class Engine:
         """Take received payloads (k of `payload_dtype`): awaited results are used, all else is counted."""
         if not len(packets) or not self.outstanding:
             return
-        place = packets["place"].astype(np.int64)
-        slot = place & 0x7FFF
-        sound = (packets["kind"] & ~np.uint8(FLAG) == self._result_kind) & (slot < self._window)
-        rows = np.where(sound, slot + (place >> 15) * self._window, 0)
-        awaited = sound & (self._ring["chunk"][rows] == packets["chunk"]) & (self._deadline[rows] < PARKED)
-        order = np.arange(len(rows))
-        self._newest[rows[awaited]] = order[awaited]
-        awaited &= self._newest[rows] == order
-        self.stats.strays += int((~sound).sum())
-        count = int(awaited.sum())
-        self.stats.duplicates += int(sound.sum()) - count
+        taken = self.kernels.take(self._ring, packets, self._highest, self._first, self._next)
+        count = len(taken.picked)
+        self.stats.strays += taken.strays
+        self.stats.duplicates += len(packets) - taken.strays - count
         if not count:
             return
-        picked = np.flatnonzero(awaited)
-        rows = rows[picked]
-        self._sample(rows, now)
-        self._deadline[rows] = NEVER
+        if taken.sent_at is not None:
+            self.timer.sample(now - taken.sent_at)
+        self._highest = taken.highest
         if self._probing:
             # The wait was not the path's: give the others the usual time, not the backed-off one.
             self._probing = False
             self.timer.answered()
-            self._deadline[self._deadline < PARKED] = now + 2 * self.timer.base
+            self._ring.deadline[self._ring.deadline < PARKED] = now + 2 * self.timer.base
             self._next_check = now + 2 * self.timer.base
         self._in_flight -= count
         self.stats.packets_received += count
@@ -332,8 +310,8 @@ class Engine:
         # Slow start below the threshold, then a packet a round trip (RFC 5681, 3.1).
         growth = count if self._congestion < self._threshold else count / self._congestion
         self._congestion = min(self._congestion_limit, self._congestion + growth)
-        self._deliver(self._offset[rows], packets, picked)
-        self._first = self._first_awaited()
+        self._deliver(taken.offsets, packets, taken.picked)
+        self._first = taken.first
 
     def _deliver(self, offsets: Indexes, packets: Packets, picked: Indexes) -> None:
         """Hand over the results that were not known from a former epoch; these are of the operation."""
@@ -344,14 +322,6 @@ class Engine:
             self._operation.deliver(offsets - self._start, packets, picked)
             self._lacking -= len(offsets)
 
-    def _sample(self, rows: NDArray[np.int64], now: float) -> None:
-        """Tell the timer a round-trip time, of chunks sent once (Karn) that no later chunk has overtaken."""
-        offsets = self._offset[rows]
-        in_order = (self._tries[rows] == 1) & (offsets > self._highest)
-        if in_order.any():
-            self.timer.sample(now - float(self._sent_at[rows[in_order]].max()))
-        self._highest = max(self._highest, int(offsets.max()))
-
     def _sendable(self) -> int:
         """Return how many new packets the send rule, the exponents known and the congestion window allow."""
         if self._stopped is not None or self.left is not None:
@@ -360,37 +330,30 @@ class Engine:
         filled = self._kept.end
         if operation is not None:
             filled = max(filled, self._start + operation.ready(self._first - self._start))
-        ruled = self._first + self._window
+        ruled = self._first + self._ring.window
         budget = max(1, int(self._congestion)) - self._in_flight
         return max(0, min(filled, ruled, self._next + budget) - self._next)
-
-    def _row(self, offset: int) -> int:
-        return (self._base + offset) % len(self._ring)
-
-    def _rows(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the rows of `count` chunks from offset `first`."""
-        return (self._row(first) + np.arange(count)) % len(self._ring)
 
     def _advance(self, count: int, now: float) -> Packets:
         """Fill and return the next `count` packets; at the ring's end one copy."""
         parts = []
         while count:
-            row = self._row(self._next)
-            k = min(count, len(self._ring) - row)
+            row = self._ring.row(self._next)
+            k = min(count, len(self._ring.packets) - row)
             part = slice(row, row + k)
             if self._next < self._kept.end:
                 k = min(k, self._kept.end - self._next)
                 part = slice(row, row + k)
-                self._ring[part] = self._kept.packets(self._next, self._next + k)
-                self._ring["place"][part] = self._places[part]
+                self._ring.packets[part] = self._kept.packets(self._next, self._next + k)
+                self._ring.packets["place"][part] = self._ring.places[part]
             elif self._operation is not None:
-                self._operation.fill(self._ring[part], self._next - self._start)
-            packets = self._ring[part]
-            self._offset[part] = self._next + np.arange(k)
-            self._sent_at[part] = now
-            self._tries[part] = 1
+                self._operation.fill(self._ring.packets[part], self._next - self._start)
+            packets = self._ring.packets[part]
+            self._ring.offset[part] = self._next + np.arange(k)
+            self._ring.sent_at[part] = now
+            self._ring.tries[part] = 1
             deadline = now + self.timer.patience()
-            self._deadline[part] = deadline
+            self._ring.deadline[part] = deadline
             self._next_check = min(self._next_check, deadline)
             self._next += k
             self._in_flight += k
@@ -400,54 +363,44 @@ class Engine:
                 self._kept.drop_packets()
         if len(parts) == 1:
             return parts[0]
-        return self._joined(parts) if parts else self._ring[:0]
+        return self._joined(parts) if parts else self._ring.packets[:0]
 
     def _joined(self, parts: list[Packets]) -> Packets:
         # Left alone, numpy would change structured arrays to the machine's byte order.
-        return np.concatenate(parts, dtype=self._ring.dtype)
+        return np.concatenate(parts, dtype=self._ring.packets.dtype)
 
     def _due(self, now: float) -> Packets:
         """Return copies of the packets whose deadline has passed, at most BURST, lowest chunk first."""
         if now < self._next_check:
-            return self._ring[:0]
-        rows = np.flatnonzero(self._deadline <= now)
+            return self._ring.packets[:0]
+        rows = np.flatnonzero(self._ring.deadline <= now)
         if not len(rows):
-            self._next_check = float(self._deadline.min())
-            return self._ring[:0]
+            self._next_check = float(self._ring.deadline.min())
+            return self._ring.packets[:0]
         if now - self._progress_at >= self.timer.patience():
             # Nothing arrives at all. Repeating a whole window at a late peer's switch helps nobody.
-            awaiting = np.flatnonzero(self._deadline < PARKED)
-            rows = awaiting[[self._offset[awaiting].argmin()]]
+            awaiting = np.flatnonzero(self._ring.deadline < PARKED)
+            rows = awaiting[[self._ring.offset[awaiting].argmin()]]
             self.timer.back_off()
-            self._deadline[awaiting] = now + self.timer.patience()
-            self._tries[rows] += 1
+            self._ring.deadline[awaiting] = now + self.timer.patience()
+            self._ring.tries[rows] += 1
             if not self._probing:
                 self._threshold = self._congestion / 2
             self._congestion = self._congestion_limit / 8
             self._probing = True
         else:
-            rows = rows[np.argsort(self._offset[rows])][:BURST]
-            self._tries[rows] += 1
+            rows = rows[np.argsort(self._ring.offset[rows])][:BURST]
+            self._ring.tries[rows] += 1
             waits = np.array([self.timer.patience(tries) for tries in range(1, 6)])
-            self._deadline[rows] = now + waits[np.minimum(self._tries[rows], 5) - 1]
+            self._ring.deadline[rows] = now + waits[np.minimum(self._ring.tries[rows], 5) - 1]
             if now - self._cut_at > (self.timer.quickest or 0.0):
                 self._congestion = max(self._congestion_limit / 8, self._congestion * 0.7)
                 self._threshold = self._congestion
                 self._cut_at = now
         self._congestion = max(1.0, self._congestion)
-        self._next_check = float(self._deadline.min())
+        self._next_check = float(self._ring.deadline.min())
         self.stats.retransmissions += len(rows)
-        return self._ring[rows]
-
-    def _first_awaited(self) -> int:
-        first, row = self._first, self._row(self._first)
-        while first < self._next:
-            k = min(self._next - first, len(self._ring) - row)
-            awaiting = np.isfinite(self._deadline[row : row + k])
-            if awaiting.any():
-                return first + int(awaiting.argmax())
-            first, row = first + k, 0
-        return first
+        return self._ring.packets[rows]
 
     def _stalled(self, operation: Operation) -> StalledError:
         error = StalledError(

@@ -14,7 +14,7 @@
 #error "this processor computes float64 in more bits: numpy does the work"
 #endif
 
-enum { KIND = 0, TENSOR = 1, CHUNK = 2, E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
+enum { KIND = 0, TENSOR = 1, CHUNK = 2, PLACE = 6, E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
 
 #define UNUSED (-128)
 #define QUANTUM 2147483647.0
@@ -31,6 +31,43 @@ static inline size_t length_of(const struct tensor *t, size_t chunk)
 {
     size_t left = t->size - chunk * t->elements;
     return left < t->elements ? left : t->elements;
+}
+
+/* ---- which of received packets are awaited results: see Taken in worker/kernels.py */
+
+#define PARKED 1e300
+#define FLAG 8
+
+struct taken {
+    int64_t count, strays, in_order, highest, first;
+    double sent_at;
+};
+
+/* The ring has 2 * window rows; chunk offset 0 lies in row `base`. `found` has room for m picked, then m offsets. */
+void take(const uint8_t *ring, const int64_t *offset, double *deadline, const double *sent_at, const int32_t *tries,
+          size_t window, size_t stride, unsigned kind, size_t base, const uint8_t *packets, size_t m, int64_t end,
+          int64_t *found, struct taken *t)
+{
+    int64_t highest = t->highest;
+    for (size_t i = 0; i < m; i++) {
+        const uint8_t *p = packets + i * stride;
+        size_t place = (size_t)p[PLACE] << 8 | p[PLACE + 1], slot = place & 0x7FFF;
+        if ((p[KIND] & ~FLAG) != (int)kind || slot >= window) {
+            t->strays++;
+            continue;
+        }
+        size_t row = slot + (place >> 15) * window;
+        if (memcmp(p + CHUNK, ring + row * stride + CHUNK, 4) != 0 || !(deadline[row] < PARKED))
+            continue;
+        if (tries[row] == 1 && offset[row] > highest && (!t->in_order++ || sent_at[row] > t->sent_at))
+            t->sent_at = sent_at[row];
+        deadline[row] = INFINITY;
+        found[t->count] = (int64_t)i;
+        found[m + t->count++] = offset[row];
+        t->highest = offset[row] > t->highest ? offset[row] : t->highest;
+    }
+    while (t->first < end && isinf(deadline[(base + (size_t)t->first) % (2 * window)]))
+        t->first++;
 }
 
 /* ---- filling packets, k of them from chunk `first` on */

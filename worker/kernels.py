@@ -11,7 +11,7 @@ chunk, `places` (m,) int64. `exponents` (chunks,) int8 and `unsendable` (chunks,
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,46 @@ from wire.constants import EXPONENT_UNUSED
 from wire.packet import Packets
 
 from .quantize import chunk_exponents, dequantize, quantize
+from .ring import NEVER, PARKED, Ring
 
 Indexes = NDArray[np.int64]
 Exponents = NDArray[np.int8]
 Flags = NDArray[np.bool_]
 
 
+FLAG = 1 << 3
+"""The flag bit in a packet's `kind`."""
+
+
+class Taken(NamedTuple):
+    """What there was in received packets."""
+
+    picked: Indexes
+    """The packets that are awaited results, each chunk once, ascending."""
+    offsets: Indexes
+    """The chunks that they answer."""
+    strays: int
+    """Packets that are no result of this epoch's slots."""
+    sent_at: float | None
+    """When the last of those was sent that were sent once (Karn) and that no later chunk has overtaken."""
+    highest: int
+    """Greatest chunk with a result."""
+    first: int
+    """Least chunk without a result, or the end."""
+
+
 class Kernels(Protocol):
-    """The seam between the engine's bookkeeping and the arithmetic."""
+    """The seam between the engine's bookkeeping and what is done for every packet and value."""
 
     name: str
     """How people are told which it is."""
+
+    def take(self, ring: Ring, packets: Packets, highest: int, first: int, end: int) -> Taken:
+        """Find the awaited results among packets, and let their rows await none.
+
+        `highest` is the greatest chunk with a result so far, `first` the least without, `end` the least not
+        yet sent.
+        """
 
     def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
         """Write these, `chunk` rising by one from packet to packet (mod 2^32), and exponents as unused."""
@@ -113,6 +142,28 @@ class NumpyKernels:
     """The reference: every step is a line of numpy."""
 
     name = "numpy"
+
+    def take(self, ring: Ring, packets: Packets, highest: int, first: int, end: int) -> Taken:
+        """See Kernels."""
+        place = packets["place"].astype(np.int64)
+        slot = place & 0x7FFF
+        sound = (packets["kind"] & ~np.uint8(FLAG) == ring.result_kind) & (slot < ring.window)
+        rows = np.where(sound, slot + (place >> 15) * ring.window, 0)
+        same_chunk = ring.packets["chunk"][rows] == packets["chunk"]
+        awaited = np.flatnonzero(sound & same_chunk & (ring.deadline[rows] < PARKED))
+        picked = awaited[np.sort(np.unique(rows[awaited], return_index=True)[1])]
+        rows = rows[picked]
+        offsets = ring.offset[rows]
+        in_order = rows[(ring.tries[rows] == 1) & (offsets > highest)]
+        ring.deadline[rows] = NEVER
+        return Taken(
+            picked,
+            offsets,
+            strays=len(packets) - int(sound.sum()),
+            sent_at=float(ring.sent_at[in_order].max()) if len(in_order) else None,
+            highest=int(offsets.max(initial=highest)),
+            first=ring.first_awaited(first, end),
+        )
 
     def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
         """See Kernels."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from wire import native
 from wire.packet import Packets
 
-from .kernels import Exponents, Flags, Indexes, Kernels, NumpyKernels
+from .kernels import Exponents, Flags, Indexes, Kernels, NumpyKernels, Taken
+from .ring import Ring
 
 SOURCE = Path(__file__).with_name("kernel.c")
 FLAGS = (*native.FLAGS, "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -30,9 +31,15 @@ def _tensor(values: NDArray[Any], packets: Packets) -> Any:
     return ctypes.byref(_Tensor(_at(values), values.size, elements))
 
 
+class _Taken(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("count", "strays", "in_order", "highest", "first")),
+        ("sent_at", ctypes.c_double),
+    )
+
+
 def _at(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]  # half the cost of array.ctypes.data
-    return address
+    return array.ctypes.data
 
 
 class NativeKernels:
@@ -44,6 +51,19 @@ class NativeKernels:
         self._c = _declare(
             native.load(native.library("worker", "the worker's kernels", [SOURCE], flags=FLAGS))
         )
+
+    def take(self, ring: Ring, packets: Packets, highest: int, first: int, end: int) -> Taken:
+        """See Kernels."""
+        found = np.empty((2, len(packets)), np.int64)
+        taken = _Taken(highest=highest, first=first)
+        self._c.take(
+            *(_at(ring.packets), _at(ring.offset), _at(ring.deadline), _at(ring.sent_at), _at(ring.tries)),
+            *(ring.window, packets.itemsize, ring.result_kind, ring.base),
+            *(_at(packets), len(packets), end, _at(found), ctypes.byref(taken)),
+        )
+        picked, offsets = found[:, : taken.count]
+        sent_at = taken.sent_at if taken.in_order else None
+        return Taken(picked, offsets, taken.strays, sent_at, taken.highest, taken.first)
 
     def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
         """See Kernels."""
@@ -118,6 +138,7 @@ def best_kernels() -> Kernels:
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     at, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
     signatures: dict[str, list[Any]] = {
+        "take": [*([at] * 5), size, size, number, size, at, size, ctypes.c_int64, at, at],
         "fill_heads": [at, size, size, number, number, ctypes.c_uint32],
         "fill_int32": [at, size, size, at],
         "fill_exponents": [at, size, size, at, at],

@@ -18,7 +18,8 @@ class Transport(Protocol):
     def receive(self, timeout: float) -> Packets:
         """Wait at most `timeout` seconds and return the payloads (m) that came, m = 0 if none did.
 
-        Only intact packets from the job's switch and port. The array may be reused by the next call.
+        Only intact packets from the job's switch and port, back to back in memory. The array may be reused by
+        the next call.
         """
         ...
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from switch.device import SwitchDevice
 from tests.worker.world import Tensors, World, seats
 from worker import MismatchError, ResumeError, StalledError
+from worker.kernels import Kernels
 
 BEGINNINGS = [0, 2**32 - 20, 2**31 - 10, 2**63 - 15, 2**64 - 2**20]
 
@@ -36,8 +37,8 @@ def cases(draw: Any) -> dict[str, Any]:
     }
 
 
-def run(device: SwitchDevice, case: dict[str, Any]) -> None:
-    world = World(device, case["seed"], loss=case["loss"], duplicate=case["duplicate"])
+def run(device: SwitchDevice, case: dict[str, Any], kernels: Kernels) -> None:
+    world = World(device, case["seed"], loss=case["loss"], duplicate=case["duplicate"], kernels=kernels)
     n: int = case["n"]
     first, *windows = case["windows"]
     tensors = Tensors(case["seed"], n, 6)
@@ -56,10 +57,12 @@ def run(device: SwitchDevice, case: dict[str, Any]) -> None:
         assert rank.completed | rank.failed == set(range(8))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(case=cases())
-def test_sums_are_exact_over_changes_of_epoch(device: SwitchDevice, case: dict[str, Any]) -> None:
-    run(device, case)
+def test_sums_are_exact_over_changes_of_epoch(
+    device: SwitchDevice, kernels: Kernels, case: dict[str, Any]
+) -> None:
+    run(device, case, kernels)
 
 
 @settings(max_examples=10, deadline=None)
@@ -199,5 +202,7 @@ def test_a_mismatch_is_fetched_from_the_old_epoch(device: SwitchDevice) -> None:
 @pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(case=cases())
-def test_sums_are_exact_over_changes_of_epoch_long(device: SwitchDevice, case: dict[str, Any]) -> None:
-    run(device, case)
+def test_sums_are_exact_over_changes_of_epoch_long(
+    device: SwitchDevice, kernels: Kernels, case: dict[str, Any]
+) -> None:
+    run(device, case, kernels)

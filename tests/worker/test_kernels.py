@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.worker.jobs import memberships
 from wire.packet import payload_dtype
 from worker.kernels import Kernels, NumpyKernels
 from worker.native import NativeKernels, best_kernels
+from worker.ring import NEVER, PARKED, Ring
 
 QUANTUM = 2**31 - 1
 NUMPY = NumpyKernels()
@@ -75,6 +77,44 @@ def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int
 def same(one: list[Any], other: list[Any]) -> None:
     for a, b in zip(one, other, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+def ring_in_use(rng: Any, window: int, base: int) -> tuple[Ring, int, int]:
+    """Some window of chunks sent, some of them answered, parked or sent again; the first without, the end."""
+    ring = Ring(memberships(1, window=window, lead=1)[0], base)
+    first = int(rng.integers(0, 3 * window))
+    end = first + int(rng.integers(0, window + 1))
+    rows = ring.rows(max(0, end - 2 * window), min(end, 2 * window))
+    offsets = np.arange(max(0, end - 2 * window), end)
+    ring.offset[rows] = offsets
+    ring.packets["chunk"][rows] = (base % 2**32 + offsets) % 2**32
+    sent = ring.rows(first, end - first)
+    ring.deadline[sent] = rng.choice([NEVER, PARKED, 1.0, 2.0], end - first)
+    ring.sent_at[:] = rng.integers(0, 5, 2 * window)
+    ring.tries[:] = rng.integers(1, 3, 2 * window)
+    return ring, first, end
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 20), st.sampled_from([0, 1, 2**32 - 7, 2**64 - 2**20]), st.integers(0, 2**32))
+def test_taking_results(native: NativeKernels, window: int, base: int, seed: int) -> None:
+    rings = [ring_in_use(np.random.default_rng(seed), window, base) for _ in range(2)]
+    (ring, first, end), rng = rings[0], np.random.default_rng(seed)
+    results = ring.packets[rng.integers(0, 2 * window, int(rng.integers(1, 40)))]
+    results["kind"] = np.where(rng.random(len(results)) < 0.9, 0x21, rng.integers(0, 256, len(results)))
+    results["kind"] |= np.where(rng.random(len(results)) < 0.2, 8, 0).astype(np.uint8)
+    odd = rng.random(len(results)) < 0.1
+    results["place"][odd] = rng.integers(0, 2**16, int(odd.sum()))
+    results["chunk"][rng.random(len(results)) < 0.1] += 1
+    highest = first - 1 + int(rng.integers(0, 3))
+    kernels: tuple[Kernels, Kernels] = (NUMPY, native)
+    answers = [k.take(r, results, highest, first, end) for k, (r, _, _) in zip(kernels, rings, strict=True)]
+    assert [a.tolist() for a in answers[0][:2]] == [a.tolist() for a in answers[1][:2]]
+    assert answers[0][2:] == answers[1][2:]
+    assert rings[0][0].deadline.tobytes() == rings[1][0].deadline.tobytes()
+    for at, offset in zip(*(a.tolist() for a in answers[1][:2]), strict=True):
+        assert results["chunk"][at] == (base + offset) % 2**32
+    assert len(set(answers[1].offsets.tolist())) == len(answers[1].offsets)
 
 
 @st.composite

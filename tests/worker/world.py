@@ -23,6 +23,7 @@ from tests.worker.jobs import WatchedTransport
 from wire.constants import FEW_SLOTS, is_job_port
 from wire.membership import Membership
 from worker.engine import Engine
+from worker.kernels import Kernels
 
 SITE = SwitchSite("10.0.255.1", "02:01:0a:00:ff:01", 64, FEW_SLOTS)
 ELEMENTS = SITE.elements
@@ -118,7 +119,7 @@ class Rank:
         self.failed: set[int] = set()
         self.inbox: list[bytes] = []
         self.array: NDArray[Any] = np.zeros(0, np.int32)
-        self.engine = Engine(membership, timeout=1e9)
+        self.engine = Engine(membership, timeout=1e9, kernels=world.kernels)
         self.enter(membership)
 
     def enter(self, membership: Membership) -> None:
@@ -168,8 +169,16 @@ class Rank:
 class World:
     """A switch and one job; `run` until every rank has completed `calls` all-reduces."""
 
-    def __init__(self, device: SwitchDevice, seed: int, *, loss: float, duplicate: float) -> None:
-        self.device = device
+    def __init__(
+        self,
+        device: SwitchDevice,
+        seed: int,
+        *,
+        loss: float,
+        duplicate: float,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self.device, self.kernels = device, kernels
         self.random = random.Random(seed)
         self.loss, self.duplicate = loss, duplicate
         self.now = 0.0
