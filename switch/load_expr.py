@@ -205,6 +205,8 @@ class Names:
                 raise LoadError("string", f"expected text, found {value!r:.80}", str(source))
             return ir.Text(value)
         if kind == "parameters_vector":
+            if value == {}:  # so p4c writes an empty one: log_msg("text")
+                value = []
             if not isinstance(value, list):
                 raise LoadError("parameters_vector", f"expected a list, found {value!r:.80}", str(source))
             return ir.Vector(tuple(self.number(v, params, source) for v in value))

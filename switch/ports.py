@@ -116,8 +116,12 @@ class Ports:
         status = self._c.io_start(self._io)
         if status:
             raise SwitchError(f"cannot start packet I/O: {os.strerror(-status)}")
-        self._reader = threading.Thread(target=self._read_events, name="ports", daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read_events, name="ports", daemon=True)
+        try:
+            reader.start()
+        except RuntimeError as error:
+            raise SwitchError(f"{error}: raise the limits on memory and processes, see ulimit -a") from error
+        self._reader = reader
 
     def attach(self, device: SwitchDevice) -> None:
         """Forward with this device from the next batch on and close the former one."""

@@ -20,7 +20,10 @@ _HEADERS = 10 + 14 + 20
 
 
 def udp_missing() -> str | None:
-    """Send one to ourselves over the loopback interface; None if a packet socket sees it whole, else why."""
+    """Send one to ourselves over the loopback interface; None if a packet socket sees it whole, else why.
+
+    None, too, for who may not open packet sockets: no port will be opened either, and that is told.
+    """
     try:
         with (
             socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as packets,
@@ -32,6 +35,8 @@ def udp_missing() -> str | None:
             udp.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, _SEGMENT)
             udp.sendto(bytes(2 * _SEGMENT), udp.getsockname())
             return _seen(packets, udp.getsockname()[1])
+    except PermissionError:
+        return None
     except OSError as error:
         return f"the loopback interface carried none when asked ({error.strerror})"
 

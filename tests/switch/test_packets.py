@@ -254,6 +254,15 @@ def test_log_msg() -> None:
         assert len(d.log()) == 256  # the queue is bounded
 
 
+@pytest.mark.parametrize("none", [[], {}], ids=["list", "as p4c writes it"])
+def test_log_msg_without_values(none: object) -> None:
+    text = {"type": "string", "value": "seen"}
+    values = {"type": "parameters_vector", "value": none}
+    with SwitchDevice.load(simple([("a", 8)], [call("log_msg", text, values)]).json) as d:
+        d.process([(0, b"\x2a")])
+        assert d.log() == ["seen"]
+
+
 def test_digests() -> None:
     b = simple([("a", 8), ("w", 72)], [call("generate_digest", const(1), const(4)), to_port(1)])
     b.root["learn_lists"].append({"id": 4, "name": "seen", "elements": [field("h", "a"), field("h", "w")]})

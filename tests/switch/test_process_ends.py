@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from switch.errors import SwitchError
+from switch.ports import Ports, io_library
 from switch.stats_socket import StatsSocketError, read_stats
 from tests.switch.p4rt import FIXTURES
 
@@ -96,3 +99,17 @@ def test_where_its_line_cannot_be_written(tmp_path: Path) -> None:
         until_it_answers(path)
         switch.terminate()
         assert (switch.wait(LIMIT), switch.stderr and switch.stderr.read()) == (0, "")
+
+
+def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ports = Ports(io_library(), None, join=False)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(SwitchError, match="can't start new thread: raise the"),
+    ):
+        patch.setattr(threading.Thread, "start", start)
+        ports.start()
+    ports.close()

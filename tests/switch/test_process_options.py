@@ -180,6 +180,26 @@ def test_one_line_says_what_is_wrong(words: str, why: str) -> None:
     assert why in line
 
 
+def start_with(limits: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Of util-linux, under limits or without rights that root has."""
+    return subprocess.run(
+        [*limits.split(), sys.executable, "-m", "switch", *words, "--", "--grpc-server-addr", "127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+
+
+@pytest.mark.root
+def test_without_the_right_to_open_interfaces() -> None:
+    done = start_with("setpriv --bounding-set -net_raw --inh-caps -net_raw", "--no-p4", "-i", "1@lo")
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("raw sockets need root or CAP_NET_RAW: run with sudo")
+
+
 def test_a_busy_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
