@@ -106,10 +106,8 @@ def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
         raise RuntimeError("can't start new thread")
 
     ports = Ports(io_library(), None, join=False)
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(SwitchError, match="can't start new thread: raise the"),
-    ):
+    with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        ports.start()
+        with pytest.raises(SwitchError, match="can't start new thread: raise the limits"):
+            ports.start()
     ports.close()
