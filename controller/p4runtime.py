@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -41,8 +41,12 @@ CONNECT_SECONDS = 10.0
 PIPELINE_SECONDS = 300.0
 """Limit of a pipeline push: the embedded switch compiles the program the first time."""
 PACKET_SECONDS = 5.0
+READ_FACTOR = 6
+"""A read may take so much longer than other calls: one entity may ask for a table of 16,384 entries."""
 ENTITIES = 4096
 """Most entities of one ReadRequest: far below gRPC's 4 MB."""
+UPDATES = 2048
+"""Most updates of one WriteRequest: the same, and within the limit of a call."""
 
 
 def new_election_id() -> tuple[int, int]:
@@ -275,7 +279,14 @@ class SwitchClient:
         is unknown which were applied) or RpcFailedError.
         """
         self._check_primary()
-        request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=updates)
+        failures: list[UpdateFailure] = []
+        for start in range(0, len(updates), UPDATES):
+            failures += self._write_part(updates[start : start + UPDATES], start)
+        if failures:
+            raise WriteError(self.name, len(updates), failures)
+
+    def _write_part(self, part: Sequence[Update], start: int) -> list[UpdateFailure]:
+        request = p4runtime_pb2.WriteRequest(device_id=self.device_id, updates=part)
         request.election_id.high, request.election_id.low = self._session.election_id
         try:
             self._session.stub.Write(request, timeout=self._seconds)
@@ -283,10 +294,11 @@ class SwitchClient:
             if error.code() is grpc.StatusCode.UNKNOWN:
                 trailing = dict(error.trailing_metadata() or ())
                 details = trailing.get("grpc-status-details-bin")
-                failures = decode_failures(details, updates, self._p4info)
+                failures = decode_failures(details, part, self._p4info)
                 if failures:
-                    raise WriteError(self.name, len(updates), failures) from error
-            raise self._failure(error, f"to write {len(updates)} updates", self._seconds) from error
+                    return [replace(failure, index=start + failure.index) for failure in failures]
+            raise self._failure(error, f"to write {len(part)} updates", self._seconds) from error
+        return []
 
     def read(self, entities: Sequence[Entity]) -> list[Entity]:
         """Return what the entities select, in the switch's order. Raises as `write`, but for WriteError."""
@@ -297,10 +309,11 @@ class SwitchClient:
             )
 
             def collect(request: Any = request) -> None:
-                for response in self._session.stub.Read(request, timeout=self._seconds):
+                for response in self._session.stub.Read(request, timeout=READ_FACTOR * self._seconds):
                     found.extend(response.entities)
 
-            self._call(collect, f"to read {len(request.entities)} entities")
+            what = f"to read {len(request.entities)} entities"
+            self._call(collect, what, READ_FACTOR * self._seconds)
         return found
 
     def counts(self, counter: str, indexes: Sequence[int]) -> dict[int, tuple[int, int]]:

@@ -94,10 +94,10 @@ def item(p4info: P4Info, entity: Entity) -> Item:
 def read_all(switch: Switch) -> dict[Key, Item]:
     """Return all that a switch holds: every table's entries, groups, sessions, configured meters, digests.
 
-    Four requests. Raises as Switch.read, and P4InfoError for what our program does not have.
+    A request for each table, and three. Raises as Switch.read, and P4InfoError for what is not our program's.
     """
     p4info = switch.p4info
-    found = switch.read([p4info.all_entries(name) for name in p4info.tables])
+    found = [entity for name in p4info.tables for entity in switch.read([p4info.all_entries(name)])]
     found = [entity for entity in found if not entity.table_entry.is_default_action]
     groups, sessions = p4runtime_pb2.Entity(), p4runtime_pb2.Entity()
     groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0

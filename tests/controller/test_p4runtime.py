@@ -25,7 +25,13 @@ from controller.errors import (
     UnreachableError,
     WriteError,
 )
-from controller.p4runtime import SwitchClient, decode_failures, new_election_id, standby_election_id
+from controller.p4runtime import (
+    UPDATES,
+    SwitchClient,
+    decode_failures,
+    new_election_id,
+    standby_election_id,
+)
 from controller.program import Program
 from controller.session import DIGESTS
 from tests.controller.fakes import FakeServer, our_p4info, status_details
@@ -197,12 +203,22 @@ def test_a_refused_call(
         assert raised.value.switch == "s1"
 
 
+def test_many_updates_go_in_several_requests(server: FakeServer, program: Program) -> None:
+    with connect(server) as client:
+        client.write(ports_updates(program, 1) * UPDATES * 2 + ports_updates(program, 1, 2, 3))
+        assert [len(request.updates) for request in server.servicer.writes] == [UPDATES, UPDATES, 3]
+        server.servicer.write_codes = [0] * (UPDATES - 1) + [code_pb2.ALREADY_EXISTS]
+        with pytest.raises(WriteError, match=f"refused 2 of {2 * UPDATES} updates") as raised:
+            client.write(ports_updates(program, 1) * UPDATES * 2)
+        assert [failure.index for failure in raised.value.failures] == [UPDATES - 1, 2 * UPDATES - 1]
+
+
 def test_a_hanging_switch(server: FakeServer, program: Program) -> None:
     with connect(server, seconds=SHORT) as client:
         server.servicer.hanging = True
         with pytest.raises(TimedOutError, match=r"switch s1: waited 0\.4 s for it to write 1 updates"):
             client.write(ports_updates(program, 1))
-        with pytest.raises(TimedOutError, match=r"waited 0\.4 s for it to read 1 entities"):
+        with pytest.raises(TimedOutError, match=r"waited 2\.4 s for it to read 1 entities"):
             client.read([program.ports.host(1)])
         with pytest.raises(TimedOutError, match=r"waited 0\.4 s for it to load the program"):
             client.push_pipeline(our_p4info(), b"{}", seconds=SHORT)
