@@ -6,8 +6,11 @@
 2. Send rule: chunk g is sent only when every chunk in g0..g-W has its result in this epoch. Keep rule: its
    row is not reused before g+2W, which is sent only after all in g0..g+W have results.
 3. The congestion window C <= W bounds packets in flight, and maps nothing.
-4. A chunk is sent again when its deadline passes (worker.timer). While nothing at all arrives, a peer is
-   late or the path is down: then only the lowest missing chunk probes, backing off, and the others wait.
+4. A chunk is lost where one that was sent later has its result (as in RFC 8985, RACK): half a round trip is
+   left for reordering, then it is sent again. Time alone shows no loss: a peer may be late, and so may this
+   process be, or the switch. When a deadline passes (worker.timer), only the lowest missing chunk is sent
+   again as a probe, backing off (RFC 9002, 6.2); what was sent before it is lost if an answer comes and no
+   more after it. The congestion window shrinks for losses, once for what was under way, and not for probes.
 5. `now` is any clock in seconds that does not go back; each call is given it.
 6. A change of epoch: `stop`; then `resume` where the members stay, or `fetch` what another rank has and end
    where they do not. `resume` takes the ring's packets from the new g0 on out of it (worker.kept) and makes
@@ -85,7 +88,8 @@ class Engine:
         self._congestion_limit = max(1, membership.lead, w // 4)
         self._congestion = self._threshold = float(self._congestion_limit)
         self._cut_at = -np.inf  # when the congestion window was last reduced
-        self._probing = False  # nothing arrives; only the lowest missing chunk is repeated
+        self._overtaken = -np.inf  # what was sent before is lost once its deadline passes
+        self._probed_at: float | None = None  # since nothing has arrived
         self._progress_at = now
         self._stopped: str | None = None  # why
         self._fetching = False
@@ -297,13 +301,17 @@ class Engine:
             return
         if taken.sent_at is not None:
             self.timer.sample(now - taken.sent_at)
+            self._overtaken = max(self._overtaken, taken.sent_at)
         self._highest = taken.highest
-        if self._probing:
+        if self._probed_at is not None:
             # The wait was not the path's: give the others the usual time, not the backed-off one.
-            self._probing = False
+            self._overtaken = max(self._overtaken, self._probed_at)
+            self._probed_at = None
             self.timer.answered()
             self._ring.deadline[self._ring.deadline < PARKED] = now + 2 * self.timer.base
             self._next_check = now + 2 * self.timer.base
+        elif taken.first < taken.highest:
+            self._hasten(now + (self.timer.quickest or 0.0) / 2)
         self._in_flight -= count
         self.stats.packets_received += count
         self._progress_at = now
@@ -312,6 +320,14 @@ class Engine:
         self._congestion = min(self._congestion_limit, self._congestion + growth)
         self._deliver(taken.offsets, packets, taken.picked)
         self._first = taken.first
+
+    def _hasten(self, deadline: float) -> None:
+        """Let what is overtaken wait no longer than that."""
+        ring = self._ring
+        rows = np.flatnonzero((ring.deadline < PARKED) & (ring.sent_at < self._overtaken))
+        if len(rows):
+            ring.deadline[rows] = np.minimum(ring.deadline[rows], deadline)
+            self._next_check = min(self._next_check, deadline)
 
     def _deliver(self, offsets: Indexes, packets: Packets, picked: Indexes) -> None:
         """Hand over the results that were not known from a former epoch; these are of the operation."""
@@ -370,37 +386,39 @@ class Engine:
         return np.concatenate(parts, dtype=self._ring.packets.dtype)
 
     def _due(self, now: float) -> Packets:
-        """Return copies of the packets whose deadline has passed, at most BURST, lowest chunk first."""
+        """Return copies of lost packets, at most BURST, lowest chunk first, or of one that probes."""
+        ring = self._ring
         if now < self._next_check:
-            return self._ring.packets[:0]
-        rows = np.flatnonzero(self._ring.deadline <= now)
-        if not len(rows):
-            self._next_check = float(self._ring.deadline.min())
-            return self._ring.packets[:0]
-        if now - self._progress_at >= self.timer.patience():
-            # Nothing arrives at all. Repeating a whole window at a late peer's switch helps nobody.
-            awaiting = np.flatnonzero(self._ring.deadline < PARKED)
-            rows = awaiting[[self._ring.offset[awaiting].argmin()]]
-            self.timer.back_off()
-            self._ring.deadline[awaiting] = now + self.timer.patience()
-            self._ring.tries[rows] += 1
-            if not self._probing:
-                self._threshold = self._congestion / 2
-            self._congestion = self._congestion_limit / 8
-            self._probing = True
-        else:
-            rows = rows[np.argsort(self._ring.offset[rows])][:BURST]
-            self._ring.tries[rows] += 1
-            waits = np.array([self.timer.patience(tries) for tries in range(1, 6)])
-            self._ring.deadline[rows] = now + waits[np.minimum(self._ring.tries[rows], 5) - 1]
-            if now - self._cut_at > (self.timer.quickest or 0.0):
-                self._congestion = max(self._congestion_limit / 8, self._congestion * 0.7)
-                self._threshold = self._congestion
-                self._cut_at = now
-        self._congestion = max(1.0, self._congestion)
-        self._next_check = float(self._ring.deadline.min())
-        self.stats.retransmissions += len(rows)
-        return self._ring.packets[rows]
+            return ring.packets[:0]
+        rows = np.flatnonzero(ring.deadline <= now)
+        if len(rows):
+            lost = rows if self._fetching else rows[ring.sent_at[rows] < self._overtaken]
+            rows = self._lost(lost, now) if len(lost) else self._probe(now)
+            ring.tries[rows] += 1
+            ring.sent_at[rows] = now
+            self.stats.retransmissions += len(rows)
+        self._next_check = float(ring.deadline.min())
+        return ring.packets[rows]
+
+    def _lost(self, rows: Indexes, now: float) -> Indexes:
+        ring = self._ring
+        rows = rows[np.argsort(ring.offset[rows])][:BURST]
+        waits = np.array([self.timer.patience(tries) for tries in range(2, 6)])
+        ring.deadline[rows] = now + waits[np.minimum(ring.tries[rows], 4) - 1]
+        if not self._fetching and float(ring.sent_at[rows].max()) > self._cut_at:
+            self._congestion = max(1.0, self._congestion_limit / 8, self._congestion * 0.7)
+            self._threshold = self._congestion
+            self._cut_at = now
+        return rows
+
+    def _probe(self, now: float) -> Indexes:
+        """Send one packet: repeating a whole window at a late peer's switch helps nobody."""
+        ring = self._ring
+        awaiting = np.flatnonzero(ring.deadline < PARKED)
+        self.timer.back_off()
+        ring.deadline[awaiting] = now + self.timer.patience()
+        self._probed_at = now
+        return awaiting[[ring.offset[awaiting].argmin()]]
 
     def _stalled(self, operation: Operation) -> StalledError:
         error = StalledError(
