@@ -27,6 +27,8 @@ DIGESTS = 256
 """DigestLists that wait for a reader; the oldest are lost, and counted."""
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes of the largest answer; gRPC's 4 MB is less than all counters of a switch."""
+MAX_METADATA = 4 * 1024 * 1024
+"""Bytes of the details of a refused batch."""
 GRACE_SECONDS = 1.0
 """How long a server may take to end a stream that we ended, before it is cancelled."""
 
@@ -62,7 +64,13 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
         # A proxy of the environment is not for switches on this machine.
         self.channel = grpc.insecure_channel(
             self._address,
-            options=[("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_MESSAGE)],
+            options=[
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.max_receive_message_length", MAX_MESSAGE),
+                # A batch's refusals come as metadata, which gRPC would cut off at 16 KB: 380 updates.
+                ("grpc.max_metadata_size", MAX_METADATA),
+                ("grpc.absolute_max_metadata_size", MAX_METADATA),
+            ],
         )
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self.stream_out_q: queue.Queue[Any] = queue.Queue()

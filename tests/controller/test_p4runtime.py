@@ -207,7 +207,7 @@ def test_many_updates_go_in_several_requests(server: FakeServer, program: Progra
     with connect(server) as client:
         client.write(ports_updates(program, 1) * UPDATES * 2 + ports_updates(program, 1, 2, 3))
         assert [len(request.updates) for request in server.servicer.writes] == [UPDATES, UPDATES, 3]
-        server.servicer.write_codes = [0] * (UPDATES - 1) + [code_pb2.ALREADY_EXISTS]
+        server.servicer.write_codes = [(0, "")] * (UPDATES - 1) + [(code_pb2.ALREADY_EXISTS, "it is")]
         with pytest.raises(WriteError, match=f"refused 2 of {2 * UPDATES} updates") as raised:
             client.write(ports_updates(program, 1) * UPDATES * 2)
         assert [failure.index for failure in raised.value.failures] == [UPDATES - 1, 2 * UPDATES - 1]
