@@ -19,9 +19,10 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from switch.errors import SwitchError
 
@@ -92,26 +93,35 @@ def read_stats(path: Path) -> dict[str, Any]:
     Raises:
         StatsSocketError: nobody answers there, or no answer comes within CLIENT_S.
     """
+    _check_length(path)
+    end = time.monotonic() + CLIENT_S
     try:
-        _check_length(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(CLIENT_S)
             asking.connect(str(path))
-            parts = []
+            data = bytearray()
             while part := asking.recv(1 << 16):
-                parts.append(part)
-                if sum(map(len, parts)) > MAX_ANSWER:
+                data += part
+                if len(data) > MAX_ANSWER:
                     raise StatsSocketError(path, "what answers is no switch")
-        answer = json.loads(b"".join(parts))
+                asking.settimeout(max(end - time.monotonic(), 1e-6))
+        answer = json.loads(data)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise StatsSocketError(path, "no switch serves it; start one with --stats-socket") from error
     except OSError as error:
         raise StatsSocketError(path, f"cannot be asked: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StatsSocketError(path, "what answers is no switch") from error
-    if not isinstance(answer, dict):
+    if not _is_answer(answer):
         raise StatsSocketError(path, "what answers is no switch")
     return answer
+
+
+def _is_answer(answer: Any) -> TypeGuard[dict[str, Any]]:
+    if not (isinstance(answer, dict) and isinstance(answer.get("ports"), dict)):
+        return False
+    parts = [*answer["ports"].values(), answer.get("program") or {}]
+    return all(isinstance(part, dict) for part in parts)
 
 
 COLUMNS = ("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors")
@@ -121,7 +131,8 @@ def table(answer: dict[str, Any]) -> list[str]:
     """Lines for people: a port each, and what else was lost."""
     rows = [("port", "interface", *(column.replace("_", " ") for column in COLUMNS))]
     for number, port in answer["ports"].items():
-        rows.append((str(number), port["interface"], *(str(port[column]) for column in COLUMNS)))
+        counted = (str(port.get(column, "?")) for column in COLUMNS)
+        rows.append((str(number), str(port.get("interface", "?")), *counted))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -130,9 +141,9 @@ def table(answer: dict[str, Any]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-    if answer["packet_in_lost"]:
+    if answer.get("packet_in_lost"):
         lines.append(f"{answer['packet_in_lost']} packets to the controller were lost")
-    program = answer["program"] or {}
+    program = answer.get("program") or {}
     lines += [
         f"{program[name]} {what}"
         for name, what in (

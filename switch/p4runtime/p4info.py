@@ -288,7 +288,8 @@ def _get(objects: Mapping[int, T], object_id: int, what: str) -> T:
     try:
         return objects[object_id]
     except KeyError:
-        raise invalid(f"Invalid P4 id: there is no {what} {object_id} in the P4Info") from None
+        # one that the P4Info has and the program has not, is one that p4c found no use for
+        raise invalid(f"Invalid P4 id: there is no {what} {object_id} in the program") from None
 
 
 def _index(what: str, objects: Iterable[Any]) -> dict[int, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from switch import stats_socket
 from switch.cli import app
 from switch.stats_socket import StatsSocket, StatsSocketError, read_stats
 
@@ -84,7 +85,8 @@ def test_what_cannot_be_served(path: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
     with pytest.raises(StatsSocketError, match="start one with --stats-socket"):
         read_stats(tmp_path / "none")
-    for said in (b"", b"hello", b"[1]"):
+    wrong = [b'{"ports": 1}', b'{"ports": {"1": 2}}', b'{"ports": {}, "program": [1]}']
+    for said in (b"", b"hello", b"[1]", b"{}", b"[" * 99_999, *wrong):
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(tmp_path / f"other{len(said)}"))
             other.listen()
@@ -99,6 +101,30 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
             with pytest.raises(StatsSocketError, match="is no switch"):
                 read_stats(tmp_path / f"other{len(said)}")
             thread.join(10)
+
+
+def test_an_answer_that_comes_drop_by_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_socket, "CLIENT_S", 0.3)
+    given_up, drops = threading.Event(), 200
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "other"))
+        other.listen()
+        said: list[int] = []
+
+        def say() -> None:
+            client, _ = other.accept()
+            with client:
+                while len(said) < drops and not given_up.wait(0.05):
+                    client.send(b" ", socket.MSG_NOSIGNAL)
+                    said.append(1)
+
+        thread = threading.Thread(target=say)
+        thread.start()
+        with pytest.raises(StatsSocketError, match="timed out"):
+            read_stats(tmp_path / "other")
+        given_up.set()
+        thread.join(10)
+    assert len(said) < drops
 
 
 def test_the_command(path: Path, tmp_path: Path) -> None:
