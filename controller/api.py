@@ -112,6 +112,8 @@ def _errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or "the body"
+        if first["type"] == "json_invalid":
+            return _refusal(422, "InvalidError", "the body is no JSON")
         given = (
             f", not {str(first['input'])[:80]!r}" if "input" in first and first["type"] != "missing" else ""
         )

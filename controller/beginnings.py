@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from controller.errors import BindAgainError, ControllerError, PoolFullError, SwitchClientError
 from controller.jobs import Job, WorkerSeat, expel
@@ -55,7 +56,7 @@ class Beginnings:
 
     async def _begin(self, job: LiveJob) -> None:
         """Begin the epoch that a job is ready for: old entries go, new ones come."""
-        group, link, jobs = job.group, job.link, job.link.jobs
+        group, link = job.group, job.link
         try:
             async with link.lock:
                 if not job.removed:
@@ -63,37 +64,23 @@ class Beginnings:
                 change = group.change
                 if job.removed or change is None or not group.step(time.monotonic()):
                     return
-                seats = self._seats(job)
-                if job.rent.window != job.slots:
-                    try:
-                        job.rent = jobs.rent(job.number, job.slots, owner=job.name)
-                    except PoolFullError as error:
-                        job.slots = job.rent.window
-                        self._note(job.name, "changed", f"its window stays {job.slots} slots: {error}")
-                g0 = group.next_chunk if change.members else change.g0
-                t0 = group.begun if change.members else group.memberships[0].t0
                 try:
-                    planned, members = jobs.plan(job.number, seats, job.lead, g0=g0, t0=t0)
+                    planned, had = self._plan(job)
                 except BindAgainError as error:
                     for session in group.sessions.values():
                         if (session.ip, session.status.udp_port) == (error.ip, error.udp_port):
                             session.refused_port = error.udp_port
                     group.ask_again(time.monotonic())
                     return
-                job.epoch = planned
-                job.expelled.clear()
-                had = jobs.enter(planned)
-                group.enter(planned.epoch, members)
-                self.save(job)
+                g0, workers = group.memberships[0].g0, len(group.hosts)
                 link.leave_over(had)
-                self._store.put_sessions(job.session_row(s) for s in group.sessions.values())
                 await asyncio.to_thread(link.swap, had, planned)
                 link.settle()
                 group.installed = True
                 self._note(
                     job.name,
                     "epoch",
-                    f"epoch {planned.epoch} of {len(seats)} workers begins at chunk {g0} ({change.why})",
+                    f"epoch {planned.epoch} of {workers} workers begins at chunk {g0} ({change.why})",
                 )
         except ControllerError as error:
             self._note(job.name, "switch", f"its epoch could not be installed: {error}")
@@ -102,6 +89,41 @@ class Beginnings:
             job.beginning = False
             job.signal.set_off()
 
+    def _plan(self, job: LiveJob) -> tuple[Job, Job | None]:
+        """Put the next epoch on disk and take it as the present one; return it and the one before.
+
+        What fails is taken back whole, the slots too: nobody hears of an epoch that is not on disk, and after
+        our death the row that is there counts.
+        """
+        group, jobs, rented = job.group, job.link.jobs, job.rent
+        change, before = group.change, copy(group)
+        assert change is not None
+        if rented.window != job.slots:
+            try:
+                job.rent = jobs.rent(job.number, job.slots, owner=job.name)
+            except PoolFullError as error:
+                job.slots = rented.window
+                self._note(job.name, "changed", f"its window stays {job.slots} slots: {error}")
+        g0 = group.next_chunk if change.members else change.g0
+        t0 = group.begun if change.members else group.memberships[0].t0
+        try:
+            planned, members = jobs.plan(job.number, self._seats(job), job.lead, g0=g0, t0=t0)
+            had = jobs.enter(planned)
+            try:
+                job.epoch = planned
+                group.enter(planned.epoch, members)
+                self.save(job, sessions=True)
+            except BaseException:
+                job.epoch = had
+                vars(group).update(vars(before))
+                jobs.undo(planned, had)
+                raise
+        except BaseException:
+            job.rent = jobs.rent(job.number, rented.window, rented.base, job.name)
+            raise
+        job.expelled.clear()
+        return planned, had
+
     def _seats(self, job: LiveJob) -> list[WorkerSeat]:
         sessions = job.group.sessions
         return [
@@ -109,10 +131,12 @@ class Beginnings:
             for rank, host in enumerate(job.group.hosts)
         ]
 
-    def save(self, job: LiveJob) -> None:
-        """Put a job on disk."""
-        job.kept = job.row()
-        self._store.put_job(job.kept)
+    def save(self, job: LiveJob, sessions: bool = False) -> None:
+        """Put a job on disk, and its sessions if they have changed with it. Raises StateError."""
+        row = job.row()
+        held = job.group.sessions.values() if sessions else ()
+        self._store.put_job(row, [job.session_row(session) for session in held])
+        job.kept = row
 
     async def count(self, job: LiveJob, workers: int) -> None:
         """Note what is not known yet of what a job's counters begin at; under its switch's lock."""

@@ -255,7 +255,7 @@ class Group:
         if self.change.members:
             self.resume_from = epoch
         self.epoch, self.memberships, self.installed, self.change = epoch, memberships, False, None
-        self.gone.clear()
+        self.gone = []
 
     def instruction(self, session: Session) -> dict[str, Any] | None:
         """Return what a worker should do next, None while it has nothing to do."""

@@ -103,8 +103,9 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
         if not await _wait_turn(record, links, lock, stop):
             return
         path = record.directory / STATE
-        epochs, store = EpochStore(path), Store(path)
+        store = Store(path)  # first: it refuses what another version wrote
         stack.callback(store.close)
+        epochs = EpochStore(path)
         sockets = [_tcp_socket(*listen)] if listen is not None else []
         controller = Controller(record, store, epochs, links, lease)
         try:

@@ -43,6 +43,13 @@ def transaction(path: Path, schema: str | None = None) -> Iterator[Connection]:
                 raise
             database.commit()
     except (OSError, sqlite3.Error) as error:
-        raise StateError(
-            path, f"the state file cannot be used ({error}); when none of this network's jobs runs, remove it"
-        ) from error
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: Exception) -> StateError:
+    """Return the error for a state file that cannot be read or written."""
+    return StateError(
+        path,
+        f"the state file cannot be used ({error}): make room or let it be written if that is why; a damaged "
+        "one goes with its network (p4reduce net down), and net up makes a new one",
+    )

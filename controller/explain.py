@@ -223,15 +223,16 @@ def _signs(
     record = controller.record
     text = ""
     ip = record.host(host).ip
+    session = job.group.sessions.get(rank)
+    moved = 0.0 if session is None else session.moved  # with packets that were admitted
     refused = [
         (at, refusal)
         for at, refusal in controller.refused.latest.values()
-        if refusal.ip_src == ip and refusal.job == job.number and now - at < REFUSED_SECONDS
+        if refusal.ip_src == ip and refusal.job == job.number and max(now - REFUSED_SECONDS, moved) < at
     ]
     if refused:
         at, refusal = max(refused, key=lambda each: each[0])
         text += f"; its last packet was refused {now - at:.1f} s ago: {looks.words(refusal.verdict)}"
-        session = job.group.sessions.get(rank)
         memberships = job.group.memberships
         own = memberships[rank].own_port if session is not None and rank < len(memberships) else None
         if own is not None and refusal.udp_src != own:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ from controller.terminal import (
     rate_words,
     reach,
 )
-from wire.control import ControlClient, RefusedError, UnreachableControllerError
+from wire.control import ControlClient, RefusedError, UnreachableControllerError, at
 from wire.hints import command
 
 app = typer.Typer(
@@ -89,7 +90,7 @@ def job_add(
         job = client.call(
             "POST", "/v1/jobs", asked | {key: value for key, value in optional.items() if value is not None}
         )
-        switch = client.call("GET", f"/v1/switches/{job['switch']}")
+        switch = client.call("GET", at("switches", job["switch"]))
     if as_json:
         print_json({"before": None, "after": job})
         return
@@ -121,7 +122,7 @@ def job_show(
 ) -> None:
     """Show one job and its ranks."""
     with reach(net, url) as client:
-        job = client.call("GET", f"/v1/jobs/{name}")
+        job = client.call("GET", at("jobs", name))
     if as_json:
         print_json(job)
         return
@@ -161,8 +162,8 @@ def job_resize(
     if not asked:
         raise CommandError(f"job resize {name}", "say what is to change: --slots, --rate or --workers")
     with reach(net, url) as client:
-        before = client.call("GET", f"/v1/jobs/{name}")
-        after = client.call("PATCH", f"/v1/jobs/{name}", asked)
+        before = client.call("GET", at("jobs", name))
+        after = client.call("PATCH", at("jobs", name), asked)
     if as_json:
         print_json({"before": before, "after": after})
         return
@@ -195,8 +196,8 @@ def job_drain(
     """Let a job finish the all-reduces that it has begun, and wait until it has ended."""
     until = time.monotonic() + timeout
     with reach(net, url) as client:
-        before = client.call("GET", f"/v1/jobs/{name}")
-        client.call("POST", f"/v1/jobs/{name}/drain", {})
+        before = client.call("GET", at("jobs", name))
+        client.call("POST", at("jobs", name, "drain"), {})
         told = ""
         while (job := _find(client, name)) is not None and job["created"] == before["created"]:
             here = [f"rank {rank['rank']} on {rank['host']}" for rank in job["ranks"] if rank["joined"]]
@@ -219,8 +220,8 @@ def job_rm(
 ) -> None:
     """End a job at once; its workers are told."""
     with reach(net, url) as client:
-        before = client.call("GET", f"/v1/jobs/{name}")
-        client.call("DELETE", f"/v1/jobs/{name}")
+        before = client.call("GET", at("jobs", name))
+        client.call("DELETE", at("jobs", name))
     if as_json:
         print_json({"before": before, "after": None})
     else:
@@ -284,12 +285,12 @@ def job_quota(
     as_json: JsonOption = False,
 ) -> None:
     """Set how many slots a tenant's jobs may have together; what they have stays."""
-    if slots != "none" and not slots.isdecimal():
+    if slots != "none" and not re.fullmatch("[0-9]{1,9}", slots):
         raise CommandError(f"SLOTS {slots}", "is a number, or none for no limit")
     with reach(net, url) as client:
         before = _tenant(client.call("GET", "/v1/tenants"), tenant)
         quota = None if slots == "none" else int(slots)
-        after = _tenant(client.call("PUT", f"/v1/tenants/{tenant}", {"quota": quota}), tenant)
+        after = _tenant(client.call("PUT", at("tenants", tenant), {"quota": quota}), tenant)
     if as_json:
         print_json({"before": before, "after": after})
         return
@@ -312,7 +313,7 @@ def job_tenants(net: NetOption = None, url: UrlOption = None, as_json: JsonOptio
 
 def _find(client: ControlClient, name: str) -> dict[str, Any] | None:
     try:
-        job: dict[str, Any] = client.call("GET", f"/v1/jobs/{name}")
+        job: dict[str, Any] = client.call("GET", at("jobs", name))
     except RefusedError as error:
         if error.status != 404:
             raise

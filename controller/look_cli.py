@@ -19,6 +19,7 @@ from controller.terminal import (
     print_table,
     reach,
 )
+from wire.control import at
 
 app = typer.Typer(add_completion=False)
 
@@ -41,7 +42,7 @@ def slots(
     The age is how long looks have found a slot as it is: 0 at the first.
     """
     with reach(net, url) as client:
-        path = f"/v1/jobs/{name}/slots"
+        path = at("jobs", name, "slots")
         if not follow:
             found = client.call("GET", path)
             if as_json:
@@ -71,7 +72,7 @@ def explain(
 ) -> None:
     """Say in plain words why a job does not progress, or that it does."""
     with reach(net, url) as client:
-        told = client.call("GET", f"/v1/jobs/{name}/explain")
+        told = client.call("GET", at("jobs", name, "explain"))
     if as_json:
         print_json(told)
     else:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from controller.beginnings import Beginnings
 from controller.changes import Group, Lost
 from controller.epochs import EpochStore
-from controller.errors import ControllerError, SwitchClientError
+from controller.errors import ControllerError, StateError, SwitchClientError
 from controller.jobs import default_lead
 from controller.live import RENDEZVOUS, LiveJob, restored
 from controller.program.faults import Shares
@@ -40,6 +40,8 @@ from wire.constants import JOBS
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+LATE_SECONDS = 1.0
+"""How long this process may stand still, as when it is stopped, before leases grow by it."""
 RETRY_SECONDS = 1.0
 """Between two attempts to reach a switch."""
 
@@ -78,7 +80,7 @@ class Controller:
         for row in self.store.jobs():
             self._jobs[row.name] = restored(row, self._link_of(row.hosts), self.record, now)
         for told in self.store.sessions():
-            self.sessions.restore(told, self._jobs[told.job])
+            self.sessions.restore(told, self._jobs.get(told.job))
         self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
         for link in self.links.values():
             await self._bring_up(link)
@@ -92,9 +94,15 @@ class Controller:
             await asyncio.to_thread(link.close)
 
     def note(self, job: str, kind: str, text: str) -> None:
-        """Keep an event, and wake those who follow them. `job` is empty for the network's own."""
+        """Keep an event, and wake those who follow them. `job` is empty for the network's own.
+
+        An event that cannot be kept holds up nothing.
+        """
         log.info("%s%s: %s", f"{job}: " if job else "", kind, text)
-        self.store.log(job, kind, text)
+        try:
+            self.store.log(job, kind, text)
+        except StateError as error:
+            log.error("%s", error)
         self.noted.set_off()
 
     def _note_refusal(self, number: int | None, text: str) -> None:
@@ -168,15 +176,27 @@ class Controller:
                 self.refused.take(link.name, refusal)
 
     async def _tick(self) -> None:
+        """Look after all jobs again and again, whatever becomes of one of them."""
+        last = time.monotonic()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
+            late = now - last - TICK_SECONDS
             for job in list(self._jobs.values()):
-                self.sessions.expire(job, now)
-                if job.group.change is not None:
-                    self._beginnings.advance(job)
-                if job.group.draining is not None and not job.group.sessions and not job.beginning:
-                    await self.remove(job.name, "it has been drained")
+                if late > LATE_SECONDS:
+                    self.sessions.pardon(job, late)
+                try:
+                    await self._look_after(job, now)
+                except ControllerError as error:
+                    log.error("%s: %s", job.name, error)
+            last = time.monotonic()
+
+    async def _look_after(self, job: LiveJob, now: float) -> None:
+        self.sessions.expire(job, now)
+        if job.group.change is not None:
+            self._beginnings.advance(job)
+        if job.group.draining is not None and not job.group.sessions and not job.beginning:
+            await self.remove(job.name, "it has been drained")
 
     async def set_faults(self, switch: str, port: int, direction: str, shares: Shares) -> None:
         """Fault a share of a port's packets in one direction, `in` or `out`, until it is set anew.
@@ -235,9 +255,11 @@ class Controller:
             if job.rate_bps is not None:
                 await self._set_rate(job)
         except BaseException:
-            del self._jobs[new.name]
-            self.store.drop_job(new.name)
-            link.jobs.free(number)
+            if not job.removed:
+                job.removed = True
+                del self._jobs[new.name]
+                link.jobs.free(number)
+                self.store.drop_job(new.name)
             raise
         self._tasks.spawn(self._count_from_now(job))
         last = rent.base + rent.window - 1
@@ -274,6 +296,7 @@ class Controller:
         self._check_quota(job.tenant, slots, job)
         self._check_replicas(job.link, name, len(hosts), job)
         job.link.jobs.check_rent(job.number, slots)
+        self._beginnings.save(job)  # where that fails nothing has changed
         if "rate_bps" in asked.model_fields_set and asked.rate_bps != job.rate_bps:
             before, job.rate_bps = job.rate_bps, asked.rate_bps
             try:
@@ -310,7 +333,7 @@ class Controller:
         group.sessions = {hosts.index(session.host): session for session in staying}
         for rank, session in group.sessions.items():
             session.rank = rank
-        self.store.put_sessions(job.session_row(session) for session in staying)
+        self._beginnings.save(job, sessions=True)
         job.barriers.clear()
         self.note(job.name, "changed", why)
 
@@ -319,6 +342,7 @@ class Controller:
         job = self.job(name)
         group = job.group
         if group.draining is None:
+            self._beginnings.save(job)  # where that fails nothing has changed
             # What has begun is known once all have stopped: until then it only grows.
             group.draining = group.begun
             group.start_change("it is being drained", False, time.monotonic())
@@ -336,6 +360,7 @@ class Controller:
         async with job.link.lock:
             if job.removed:
                 return
+            self.store.drop_job(name)  # first: where that fails nothing is done
             job.removed = True
             link = job.link
             link.leave_over(link.jobs.leave(job.number) if job.epoch is not None else None)
@@ -343,7 +368,6 @@ class Controller:
             del self._jobs[name]
             for session in list(job.group.sessions.values()):
                 self.sessions.end(job, session, f"job {name} is gone: {why}", "JobRemovedError")
-            self.store.drop_job(name)
             try:
                 await asyncio.to_thread(link.swap, job.epoch, None)
                 if job.rate_bps is not None:
@@ -403,6 +427,8 @@ class Controller:
 
     async def _set_rate(self, job: LiveJob) -> None:
         async with job.link.lock:
+            if job.removed:  # its number may be another job's
+                raise NoSuchJobError(job.name, sorted(self._jobs))
             link, workers = job.link, len(job.group.hosts)
             await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -11,10 +12,13 @@ from typing import Any
 
 from controller.changes import Session, Status
 from controller.epochs import EpochStore, Source
+from controller.errors import StateError
 from controller.live import LiveJob
 from controller.requests import NoSuchSessionError, RankTakenError, RequestError
 from controller.store import SessionRow, Store
 from topologies.record import NetRecord
+
+log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10.0
 """A worker that says nothing for so long is lost."""
@@ -55,12 +59,20 @@ class Sessions:
         self._held: dict[str, tuple[LiveJob, Session]] = {}
         self._over: dict[str, Over] = {}
         self._asked: set[str] = set()  # who should say at once how it stands
+        self._forgotten: set[str] = set()  # whose rows must still go
 
-    def restore(self, row: SessionRow, job: LiveJob) -> None:
-        """Take a session over from the last controller; its lease begins now."""
+    def restore(self, row: SessionRow, job: LiveJob | None) -> None:
+        """Take a session over from the last controller; its lease begins now.
+
+        One without its job, or that is not of its rank's host, is none: its worker is told to join again.
+        """
+        hosts = [] if job is None else job.group.hosts
+        if job is None or row.rank >= len(hosts) or self._record.host(hosts[row.rank]).ip != row.ip:
+            self._forget({row.sid})
+            return
         now = time.monotonic()
         status = Status(epoch=row.epoch, udp_port=row.udp_port)
-        host = job.group.hosts[row.rank]
+        host = hosts[row.rank]
         session = Session(row.sid, row.rank, host, row.ip, now + self.lease, status, now, now)
         job.group.sessions[row.rank] = session
         self._held[row.sid] = (job, session)
@@ -106,6 +118,7 @@ class Sessions:
         if over is None:
             job, session = self.find(sid)
             now = time.monotonic()
+            session.deadline = now + self.lease  # whatever becomes of what follows
             if status.first_missing != session.status.first_missing or status.begun != session.status.begun:
                 session.moved = now
             session.status = status
@@ -176,12 +189,32 @@ class Sessions:
         if job.group.sessions.get(session.rank) is session:
             del job.group.sessions[session.rank]
         self._over[session.sid] = Over(why, kind, time.monotonic())
-        self._store.drop_session(session.sid)
+        self._forget({session.sid})
         job.signal.set_off()
+
+    def _forget(self, sids: set[str]) -> None:
+        """Drop rows of sessions; later if that cannot be now, as what has ended cannot wait for it."""
+        self._forgotten |= sids
+        try:
+            self._store.drop_sessions(self._forgotten)
+        except StateError as error:
+            log.error("%s", error)
+        else:
+            self._forgotten.clear()
+
+    def pardon(self, job: LiveJob, seconds: float) -> None:
+        """Let no worker suffer for a time in which we did not listen."""
+        for session in job.group.sessions.values():
+            session.deadline += seconds
+        job.leaving = [(who, at + seconds) for who, at in job.leaving]
+        if job.group.change is not None:
+            job.group.change.since += seconds
 
     def expire(self, job: LiveJob, now: float) -> None:
         """End a job's sessions whose lease is over, and let those who left become losses to the others."""
         self._over = {sid: over for sid, over in self._over.items() if now - over.since < OVER_SECONDS}
+        if self._forgotten:
+            self._forget(set())
         for session in list(job.group.sessions.values()):
             if now > session.deadline:
                 why = f"it said nothing for {self.lease:g} s"

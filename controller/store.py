@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from sqlite3 import Connection, Row, connect
+from sqlite3 import Connection, Error, Row, connect
 from typing import Any
 
-from controller.database import transaction
+from controller.database import transaction, unusable
 from controller.errors import StateError
 from controller.program.faults import Shares
 
@@ -138,16 +138,26 @@ class Store:
         """Close the connection. Idempotent."""
         self._reader.close()
 
+    def _read(self, query: str, *values: object) -> list[Row]:
+        try:
+            return self._reader.execute(query, values).fetchall()
+        except Error as error:
+            raise unusable(self._path, error) from error
+
     # ---- jobs and sessions
     def jobs(self) -> list[JobRow]:
         """Return all jobs, oldest first."""
-        found = [_job(json.loads(row["row"])) for row in self._reader.execute("SELECT row FROM jobs")]
+        try:
+            found = [_job(json.loads(row["row"])) for row in self._read("SELECT row FROM jobs")]
+        except (ValueError, TypeError, KeyError) as error:
+            raise unusable(self._path, error) from error
         return sorted(found, key=lambda job: job.created)
 
-    def put_job(self, job: JobRow) -> None:
-        """Insert a job, or replace the row of that name."""
+    def put_job(self, job: JobRow, sessions: Iterable[SessionRow] = ()) -> None:
+        """Insert a job, or replace the row of that name; and some of its sessions with it."""
         with transaction(self._path) as database:
             database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?)", (job.name, json.dumps(asdict(job))))
+            _put_sessions(database, sessions)
 
     def drop_job(self, name: str) -> None:
         """Forget a job and its sessions."""
@@ -157,27 +167,25 @@ class Store:
 
     def sessions(self) -> list[SessionRow]:
         """Return all sessions."""
-        return [
-            SessionRow(**json.loads(row["row"])) for row in self._reader.execute("SELECT row FROM sessions")
-        ]
+        try:
+            return [SessionRow(**json.loads(row["row"])) for row in self._read("SELECT row FROM sessions")]
+        except (ValueError, TypeError) as error:
+            raise unusable(self._path, error) from error
 
     def put_sessions(self, sessions: Iterable[SessionRow]) -> None:
         """Insert sessions, or replace the rows of their ids."""
         with transaction(self._path) as database:
-            database.executemany(
-                "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
-                [(session.sid, session.job, json.dumps(asdict(session))) for session in sessions],
-            )
+            _put_sessions(database, sessions)
 
-    def drop_session(self, sid: str) -> None:
-        """Forget a session."""
+    def drop_sessions(self, sids: Iterable[str]) -> None:
+        """Forget sessions."""
         with transaction(self._path) as database:
-            database.execute("DELETE FROM sessions WHERE sid = ?", (sid,))
+            database.executemany("DELETE FROM sessions WHERE sid = ?", [(sid,) for sid in sids])
 
     # ---- tenants
     def tenants(self) -> dict[str, int | None]:
         """Return the quota of each tenant in slots, None for one without."""
-        return {r["name"]: r["quota"] for r in self._reader.execute("SELECT * FROM tenants ORDER BY name")}
+        return {r["name"]: r["quota"] for r in self._read("SELECT * FROM tenants ORDER BY name")}
 
     def put_tenant(self, name: str, quota: int | None) -> None:
         """Set a tenant's quota."""
@@ -187,7 +195,7 @@ class Store:
     # ---- faults
     def faults(self, switch: str) -> dict[tuple[int, str], Shares]:
         """Return a switch's faults by port and direction (in, out)."""
-        rows = self._reader.execute("SELECT port, direction, row FROM faults WHERE switch = ?", (switch,))
+        rows = self._read("SELECT port, direction, row FROM faults WHERE switch = ?", switch)
         return {(row["port"], row["direction"]): Shares(**json.loads(row["row"])) for row in rows}
 
     def put_faults(self, switch: str, port: int, direction: str, shares: Shares) -> None:
@@ -207,11 +215,18 @@ class Store:
 
     def events(self, after: int = 0, job: str | None = None, most: int = 1000) -> list[Event]:
         """Return events with an id above `after`, oldest first, at most `most`, the newest of them."""
-        rows = self._reader.execute(
+        rows = self._read(
             "SELECT * FROM events WHERE id > ? AND (? IS NULL OR job = ?) ORDER BY id DESC LIMIT ?",
-            (after, job, job, most),
-        ).fetchall()
+            *(after, job, job, most),
+        )
         return [Event(**dict(row)) for row in reversed(rows)]
+
+
+def _put_sessions(database: Connection, sessions: Iterable[SessionRow]) -> None:
+    database.executemany(
+        "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
+        [(session.sid, session.job, json.dumps(asdict(session))) for session in sessions],
+    )
 
 
 def _log(database: Connection, now: float, job: str, kind: str, text: str) -> int:

@@ -17,7 +17,7 @@ from controller.terminal import (
     print_table,
     reach,
 )
-from wire.control import ControlClient
+from wire.control import ControlClient, at
 
 app = typer.Typer(
     help="A network's switches: list, show, entries, counters.", no_args_is_help=True, add_completion=False
@@ -57,7 +57,7 @@ def switch_show(
 ) -> None:
     """Show one switch and who holds its slots."""
     with reach(net, url) as client:
-        found = client.call("GET", f"/v1/switches/{_chosen(client, switch)}")
+        found = client.call("GET", at("switches", _chosen(client, switch)))
     if as_json:
         print_json(found)
         return
@@ -80,7 +80,7 @@ def switch_entries(
 ) -> None:
     """Show all that a switch holds: table entries, multicast groups, clone sessions, rates of jobs."""
     with reach(net, url) as client:
-        found = client.call("GET", f"/v1/switches/{_chosen(client, switch)}/entries")
+        found = client.call("GET", at("switches", _chosen(client, switch), "entries"))
     if as_json:
         print_json(found)
         return
@@ -104,7 +104,7 @@ def switch_counters(
 ) -> None:
     """Show what became of each port's packets, and what the switch process itself lost."""
     with reach(net, url) as client:
-        found = client.call("GET", f"/v1/switches/{_chosen(client, switch)}/counters")
+        found = client.call("GET", at("switches", _chosen(client, switch), "counters"))
     if as_json:
         print_json(found)
         return

@@ -59,6 +59,8 @@ class JobTally(Tally[Cell]):
         """-1: nothing; else the others and so many worker bits: what lies beyond does not count yet."""
         for bit, verdict, packets, octets in rows:
             self._before[bit, Verdict(verdict)] = (packets, octets)
+        # What was counted at switches that were lost is not lost with the next one.
+        self._last = {cell: (-p, -o) for cell, (p, o) in self._before.items() if p < 0}
 
     @property
     def rows(self) -> list[list[int]]:

@@ -48,14 +48,14 @@ def reach(net: str | None, url: str | None, seconds: float = CALL_SECONDS) -> Co
         return ControlClient(find_socket(net, constants.RUN_ROOT), seconds=seconds)
     if net is not None:
         raise CommandError("--url and --net", "give one of them")
-    if not re.fullmatch(r"https?://[^/\s]+/?", url):
+    if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[^/\s:\[\]@?#]+)(:\d{1,5})?/?", url):
         raise CommandError(f"--url {url}", "is not http://HOST:PORT")
     return ControlClient(url.rstrip("/"), os.environ.get(TOKEN_VARIABLE), seconds)
 
 
 def bits_per_second(text: str) -> int:
     """Return a rate as tc takes it, 200mbit or 25mbps or a bare number of bit/s; CommandError for others."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([a-z]*)", text.strip().lower())
     unit = UNITS.get(found[2] or "bit") if found else None
     if found is None or unit is None:
         raise CommandError(

@@ -6,6 +6,7 @@ Namespaces share the file system, so the socket serves every host of the network
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from pathlib import Path
@@ -45,6 +46,22 @@ class RefusedError(ControlError):
         super().__init__(where, message)
         self.status = status
         self.kind = kind
+
+
+class BadNameError(ControlError):
+    """A name that nothing can have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("/v1", f"{name!r} is no name: a name has letters, digits, - and _, and nothing else")
+        self.name = name
+
+
+def at(*parts: object) -> str:
+    """Return the path of a thing, as /v1/jobs/NAME; BadNameError where it would be that of another."""
+    for part in parts:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", str(part)):
+            raise BadNameError(str(part))
+    return "/v1/" + "/".join(map(str, parts))
 
 
 def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from wire.control import RESTART_SECONDS, ControlClient, RefusedError
+from wire.control import RESTART_SECONDS, ControlClient, RefusedError, at
 
 from .errors import WorkerError
 from .kept import Ranges
@@ -128,7 +128,7 @@ class HttpControl:
     def _job(self) -> dict[str, Any]:
         try:
             with self._connect(RESTART_SECONDS) as patient:
-                described: dict[str, Any] = patient.call("GET", f"/v1/jobs/{self.job}")
+                described: dict[str, Any] = patient.call("GET", at("jobs", self.job))
         except RefusedError as error:
             raise refusal(error, self.job, self.rank) from error
         return described
@@ -137,19 +137,19 @@ class HttpControl:
         """Take the rank; see Control."""
         body = {"ip": self.ip, "udp_port": udp_port}
         with self._connect(RESTART_SECONDS) as patient:
-            told = patient.call("POST", f"/v1/jobs/{self.job}/ranks/{self.rank}", body)
+            told = patient.call("POST", at("jobs", self.job, "ranks", self.rank), body)
         self._session, self.lease = str(told["session"]), float(told["lease"])
 
     def sync(self, status: Status, wait: float) -> dict[str, Any]:
         """Return the next instruction; see Control."""
         body = {**asdict(status), "wait": wait}
-        told: dict[str, Any] = self._call("POST", f"/v1/sessions/{self._session}/sync", body, wait)
+        told: dict[str, Any] = self._call("POST", at("sessions", self._session, "sync"), body, wait)
         return told
 
     def barrier(self, number: int, wait: float) -> list[int]:
         """Return who has not reached a barrier; see Control."""
         body = {"number": number, "wait": wait}
-        told = self._call("POST", f"/v1/sessions/{self._session}/barrier", body, wait)
+        told = self._call("POST", at("sessions", self._session, "barrier"), body, wait)
         return [] if told["passed"] else [int(rank) for rank in told["missing"]]
 
     def absent(self) -> list[Absent]:
@@ -162,7 +162,7 @@ class HttpControl:
 
     def leave(self) -> None:
         """End the session; see Control."""
-        self._call("DELETE", f"/v1/sessions/{self._session}")
+        self._call("DELETE", at("sessions", self._session))
 
     def close(self) -> None:
         """Close all connections, one in use when its call ends; see Control."""

@@ -61,7 +61,7 @@ def test_nothing_is_given_out_that_is_not_on_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", "SQLite format 3, or so it says", "x" * 5000])
 def test_an_unreadable_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.db").write_text(text)
-    with pytest.raises(StateError, match=r"cannot be used.*remove it"):
+    with pytest.raises(StateError, match=r"cannot be used.*net up makes a new one"):
         EpochStore(tmp_path / "state.db")
     assert (tmp_path / "state.db").read_text() == text
 
