@@ -10,12 +10,12 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from switch.errors import SwitchError
 from switch.p4runtime.arbitration import MAX_CLIENTS
-from switch.p4runtime.service import P4RuntimeService
+from switch.p4runtime.service import MAX_READS, P4RuntimeService
 
 MAX_MESSAGE = 256 * 1024 * 1024
 """Bytes of the largest request, as in simple_switch_grpc."""
 SPARE_THREADS = 8
-"""For the calls that are not streams; each stream holds a thread."""
+"""For the calls that neither are streams nor read; each of those holds a thread."""
 
 
 class ServeError(SwitchError):
@@ -38,7 +38,9 @@ class P4RuntimeServer:
             ServeError: the address is taken or not of this machine.
         """
         self._service = service
-        self._pool = ThreadPoolExecutor(MAX_CLIENTS + SPARE_THREADS, thread_name_prefix="p4runtime")
+        self._pool = ThreadPoolExecutor(
+            MAX_CLIENTS + MAX_READS + SPARE_THREADS, thread_name_prefix="p4runtime"
+        )
         # Without so_reuseport = 0 a second switch would silently share a busy port.
         self._server = grpc.server(
             self._pool, options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE)]

@@ -33,6 +33,7 @@ from switch.p4runtime.errors import (
     batch_status,
     batch_summary,
     denied,
+    exhausted,
     invalid,
     not_found,
     precondition,
@@ -46,6 +47,8 @@ log = logging.getLogger("switch.p4runtime")
 API_VERSION = "1.3.0"
 """What simple_switch_grpc reports."""
 LOCK_LIMIT_S = 0.3
+MAX_READS = 64
+"""Reads answered at once: one whose client does not take the answer holds a thread until it goes away."""
 READ_CHUNK = 1000
 """Entities in one ReadResponse: far below gRPC's 4 MB."""
 
@@ -64,6 +67,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
         """Serializes changes of the pipeline, writes and reads; packets never take it."""
         self._pushing = threading.Lock()
         """Serializes pushes, which compile without holding up writes and reads."""
+        self._reads = threading.BoundedSemaphore(MAX_READS)
         self._running: Target | None = None
         self._saved: Target | None = None
         self._down: set[int] = set()
@@ -165,6 +169,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):
 
         Yields serialized ReadResponses.
         """
+        if not self._reads.acquire(blocking=False):
+            abort(context, exhausted(f"Too many reads: {MAX_READS} are under way; take their answers first"))
+        try:
+            yield from self._read(request, context)
+        finally:
+            self._reads.release()
+
+    def _read(self, request: p4runtime_pb2.ReadRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
         found: Iterator[bytes] | None = None
         chunk: list[bytes] = []
         while found is None or len(chunk) == READ_CHUNK:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from p4.v1 import p4runtime_pb2 as p4
 from switch.device import SwitchDevice
 from switch.errors import BuildError
 from switch.p4runtime.arbitration import MAX_CLIENTS
+from switch.p4runtime.service import MAX_READS
 from tests.switch.p4rt import (
     INSERT,
     Controller,
@@ -87,6 +90,39 @@ def test_readers_that_go_away_in_mid_stream(served: Served, client: Controller) 
         next(call)
         call.cancel()
     assert works(served, client, 1)
+
+
+def test_readers_that_do_not_take_their_answers(served: Served, client: Controller) -> None:
+    everything = p4.ReadRequest(device_id=client.device_id)
+    for _ in range(400):
+        everything.entities.add().counter_entry.SetInParent()
+    idle = Controller(served.address)
+    calls = [idle.stub.Read(everything, timeout=60) for _ in range(MAX_READS + 20)]
+    until(lambda: sum(map(_is_refused, calls)) >= 20, "what is too much is not refused")
+    key: dict[int, Any] = {1: ("exact", 1), 2: ("exact", 1)}
+    client.write(table(INSERT, client.entry("flows", key, client.action("police"))))
+    for call in calls:
+        call.cancel()
+    until(
+        lambda: not _is_refused(client.stub.Read(everything, timeout=60), first=True), "the reads do not end"
+    )
+    assert works(served, client, 2)
+    idle.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def _is_refused(call: Any, *, first: bool = False) -> bool:
+    """Whether there were too many, as known by now, or with the `first` answer."""
+    if first:
+        with contextlib.suppress(grpc.RpcError):
+            next(call)
+    return not call.is_active() and call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_as_many_clients_as_there_may_be(served: Served, client: Controller) -> None:
