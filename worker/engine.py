@@ -40,6 +40,8 @@ from .timer import RetransmissionTimer
 
 BURST = 128
 """Most packets of one `poll`: enough to make numpy's fixed costs small, little enough to stay in a cache."""
+STEP = 1e-8
+"""Seconds between packets of one burst, for the record: which of them was sent first."""
 
 
 class Engine:
@@ -300,7 +302,7 @@ class Engine:
         if not count:
             return
         if taken.sent_at is not None:
-            self.timer.sample(now - taken.sent_at)
+            self.timer.sample(max(0.0, now - taken.sent_at))
             self._overtaken = max(self._overtaken, taken.sent_at)
         self._highest = taken.highest
         if self._probed_at is not None:
@@ -366,7 +368,7 @@ class Engine:
                 self._operation.fill(self._ring.packets[part], self._next - self._start)
             packets = self._ring.packets[part]
             self._ring.offset[part] = self._next + np.arange(k)
-            self._ring.sent_at[part] = now
+            self._ring.sent_at[part] = now + STEP * np.arange(k)
             self._ring.tries[part] = 1
             deadline = now + self.timer.patience()
             self._ring.deadline[part] = deadline
@@ -406,7 +408,7 @@ class Engine:
         waits = np.array([self.timer.patience(tries) for tries in range(2, 6)])
         ring.deadline[rows] = now + waits[np.minimum(ring.tries[rows], 4) - 1]
         if not self._fetching and float(ring.sent_at[rows].max()) > self._cut_at:
-            self._congestion = max(1.0, self._congestion_limit / 8, self._congestion * 0.7)
+            self._congestion = max(1.0, self._congestion_limit / 2, self._congestion * 0.7)
             self._threshold = self._congestion
             self._cut_at = now
         return rows

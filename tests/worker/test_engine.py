@@ -300,6 +300,55 @@ def test_a_late_peer_costs_few_packets_and_no_estimate():
     check(arrays, [w.engine.finish(now) for w in job.workers])
 
 
+def exchange(workers, now):
+    for worker in workers:
+        worker.transport.send(worker.engine.poll(now))
+    return [worker.transport.receive(0) for worker in workers]
+
+
+def test_a_lost_chunk_is_sent_again_at_once():
+    job = Job(1, window=64, lead=16)
+    [worker] = job.workers
+    engine = worker.engine
+    engine.begin(np.arange(64 * 200, dtype=np.int32), "sum", 0.0)
+    now = 0.0
+    for _ in range(3):
+        now += 0.001
+        [results] = exchange(job.workers, now)
+        engine.on_results(results, now + 0.0005)
+    [results] = exchange(job.workers, now := now + 0.001)
+    engine.on_results(np.delete(results, [3, 7]), now + 0.0005)
+    assert engine.wake_at(now + 0.0005) < now + 0.001, "before any time-out"
+    again = engine.poll(now + 0.001)
+    lost = results["chunk"][[3, 7]].tolist()
+    assert again["chunk"][:2].tolist() == lost
+    assert worker.stats.retransmissions == 2
+    worker.transport.send(again)
+    engine.on_results(worker.transport.receive(0), now + 0.002)
+    in_flight = len(engine.poll(now + 0.002))
+    assert 8 <= in_flight <= 13
+
+
+def test_what_is_merely_late_costs_one_packet():
+    """The process, or the switch, was held up: all results come after the time-out."""
+    job = Job(1, window=64, lead=16)
+    [worker] = job.workers
+    engine = worker.engine
+    engine.begin(np.arange(64 * 200, dtype=np.int32), "sum", 0.0)
+    now = 0.0
+    for _ in range(5):
+        [results] = exchange(job.workers, now)
+        engine.on_results(results, now + 0.0001)
+        now += 0.0002
+    late = exchange(job.workers, now)[0].copy()
+    for _ in range(10):
+        now += 0.002
+        assert len(engine.poll(now)) <= 1
+    assert 1 <= worker.stats.retransmissions <= 5
+    engine.on_results(late, now)
+    assert len(engine.poll(now)) == len(late) == 16, "the window is as it was"
+
+
 def test_a_rank_may_leave_after_its_last_all_reduce():
     """The other's results are all lost once; the switch replays them although rank 0 is gone."""
     job = Job(2, window=8, lead=8)
