@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 
 from controller.api import make_api
+from controller.connections import Connection, take_all_files
 from controller.epochs import EpochStore
 from controller.errors import ControllerError, SwitchClientError
 from controller.service import Controller
@@ -90,6 +91,7 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
     `listen` is a TCP address beside the Unix socket, whose callers need the `token`. Raises DaemonError,
     StateError, FormError, P4InfoError.
     """
+    take_all_files()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -156,6 +158,7 @@ async def _serve_http(
 ) -> None:
     config = uvicorn.Config(
         make_api(controller, token),
+        http=Connection,
         lifespan="off",
         proxy_headers=False,  # who calls is told by the socket, not by the caller
         access_log=False,

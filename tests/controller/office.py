@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import uvicorn
 
 from controller.api import make_api
+from controller.connections import Connection
 from controller.epochs import EpochStore
 from controller.service import Controller
 from controller.store import Store
@@ -73,7 +74,11 @@ class Office:
         remote = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{remote.getsockname()[1]}"
         config = uvicorn.Config(
-            make_api(self.controller, TOKEN), lifespan="off", log_config=None, timeout_graceful_shutdown=1
+            make_api(self.controller, TOKEN),
+            http=Connection,
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._loop.call_later(0.1, self._ready.set)
