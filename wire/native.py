@@ -8,8 +8,10 @@ that compile the same program at once both get a whole one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import shlex
@@ -17,7 +19,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -155,8 +158,42 @@ def library(
     if target.exists():
         return target
     command = [*cc, *flags, *([f"-I{include}"] if include is not None else [])]
+    with _turn(folder):
+        if not target.exists():
+            _compile(target, what, command, dict(zip(sources, contents, strict=True)), common, text)
+    return target
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Let one process of many compile, since they mostly want the same; after TIMEOUT it would do no harm."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError as e:
+        raise BuildError(f"cannot use the cache folder {folder}: {e}") from e
+    try:
+        end = time.monotonic() + TIMEOUT
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _compile(
+    target: Path,
+    what: str,
+    command: list[str],
+    sources: dict[Path, bytes],
+    common: list[bytes | str],
+    text: str,
+) -> None:
+    folder = target.parent
     jobs, parts = [], []
-    for source, content in zip(sources, contents, strict=True):
+    for source, content in sources.items():
         obj = folder / f"{source.stem}-{_digest([*common, content])}.o"
         parts.append(str(obj))
         if not obj.exists():
@@ -166,7 +203,6 @@ def library(
     if text:
         parts.insert(0, str(_text_file(target.with_suffix(".c"), text)))
     _into_cache(target, [*command, "-shared", "-Wl,-Bsymbolic", *parts, "-lpthread", "-o", "{out}"], what)
-    return target
 
 
 def load(path: Path) -> ctypes.CDLL:

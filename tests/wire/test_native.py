@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_a_library_and_a_damaged_one(cache: Path, tmp_path: Path) -> None:
     other.write_bytes(b"rubbish")
     with pytest.raises(BuildError, match="remove it"):
         load(other)
+
+
+def test_many_at_once_compile_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, calls = tmp_path / "one.c", tmp_path / "calls"
+    source.write_text("int one(void) { return 1; }\n")
+    compiler = tmp_path / "cc"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *--version*) ;; *) echo >>{calls} ;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CC", str(compiler))
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: library("one", "the number", [source]), range(4)))
+    assert len(set(paths)) == 1
+    assert load(paths[0]).one() == 1
+    assert calls.read_text() == "\n\n", "an object, and the library"
 
 
 def test_what_the_compiler_said_is_told(cache: Path, tmp_path: Path) -> None:
