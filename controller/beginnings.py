@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from copy import copy
 
 from controller.errors import BindAgainError, ControllerError, PoolFullError, SwitchClientError
 from controller.jobs import Job, WorkerSeat, expel
-from controller.live import LiveJob
+from controller.live import LiveJob, seats_of
 from controller.setup import seat
 from controller.store import Store
 from controller.tasks import Tasks
@@ -32,8 +32,7 @@ class Beginnings:
         """Let a job's change go on as far as it can now, and wake its workers."""
         ready, change = job.group.step(time.monotonic()), job.group.change
         if change is not None and job.epoch is not None:
-            known = range(len(job.epoch.seats))
-            ranks = [w.rank for w in change.lost if w.rank in known and w.rank not in job.expelled]
+            ranks = seats_of(job.epoch, change.lost) - job.expelled
             if ranks:
                 job.expelled.update(ranks)
                 self._tasks.spawn(self._expel(job, job.epoch, ranks))
@@ -44,7 +43,7 @@ class Beginnings:
             self._tasks.spawn(self._begin(job))
         job.signal.set_off()
 
-    async def _expel(self, job: LiveJob, epoch: Job, ranks: Sequence[int]) -> None:
+    async def _expel(self, job: LiveJob, epoch: Job, ranks: Collection[int]) -> None:
         """Refuse the packets of workers that are lost, while the others' epoch goes on to its end."""
         try:
             async with job.link.lock:

@@ -203,8 +203,10 @@ def _not_contributed(
     if session is None:
         return f"{_who(job, rank)} has gone, and its loss is about to be told to the others"
     # Who waits for this chunk does so at least since it told of that.
-    moved = [s.moved for s in job.group.sessions.values() if s.status.first_missing == view.chunk]
-    since = max([view.age_seconds, *(now - at for at in moved)])
+    waiting = [
+        s for s in job.group.sessions.values() if view.chunk == s.status.first_missing < s.status.next_chunk
+    ]
+    since = max([view.age_seconds, *(now - s.moved for s in waiting)])
     text = f"{_who(job, rank)} has not contributed to chunk {view.chunk} for {since:.1f} s"
     if session.status.begun < most:
         text += f" (it has begun {session.status.begun or 'no'} all-reduces, others {most})"

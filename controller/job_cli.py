@@ -28,7 +28,7 @@ from controller.terminal import (
     rate_words,
     reach,
 )
-from wire.control import ControlClient, RefusedError, UnreachableControllerError, at
+from wire.control import RESTART_SECONDS, ControlClient, RefusedError, UnreachableControllerError, at
 from wire.hints import command
 
 app = typer.Typer(
@@ -195,7 +195,7 @@ def job_drain(
 ) -> None:
     """Let a job finish the all-reduces that it has begun, and wait until it has ended."""
     until = time.monotonic() + timeout
-    with reach(net, url) as client:
+    with reach(net, url, patience=RESTART_SECONDS) as client:  # who waits outlasts a controller's restart
         before = client.call("GET", at("jobs", name))
         client.call("POST", at("jobs", name, "drain"), {})
         told = ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,12 @@ class LiveJob:
         return SessionRow(session.sid, self.name, session.rank, session.ip, status.udp_port, status.epoch)
 
 
+def seats_of(epoch: Job, lost: Iterable[Lost]) -> set[int]:
+    """Return which ranks of an epoch are lost: a change may have numbered the workers anew since it began."""
+    hosts = {who.host for who in lost}
+    return {rank for rank, seat in enumerate(epoch.seats) if seat.host in hosts}
+
+
 def restored(row: JobRow, link: SwitchLink, record: NetRecord, now: float) -> LiveJob:
     """Return the job of a row, its slots and numbers taken at `link`; the switch is not touched.
 
@@ -153,5 +160,6 @@ def restored(row: JobRow, link: SwitchLink, record: NetRecord, now: float) -> Li
         row.created,
         group,
         job,
+        expelled=set() if job is None or group.change is None else seats_of(job, group.change.lost),
         tally=JobTally(row.counts_known, row.counted),
     )

@@ -39,13 +39,15 @@ class CommandError(ControllerError):
         self.what = what
 
 
-def reach(net: str | None, url: str | None, seconds: float = CALL_SECONDS) -> ControlClient:
+def reach(
+    net: str | None, url: str | None, seconds: float = CALL_SECONDS, patience: float = 0.0
+) -> ControlClient:
     """Return a client of a network's controller, or of the one at a URL; use it as a context manager.
 
     Raises CommandError, and UnreachableControllerError if it is unclear which network is meant.
     """
     if url is None:
-        return ControlClient(find_socket(net, constants.RUN_ROOT), seconds=seconds)
+        return ControlClient(find_socket(net, constants.RUN_ROOT), seconds=seconds, patience=patience)
     if net is not None:
         raise CommandError("--url and --net", "give one of them")
     if not re.fullmatch(r"https?://(\[[0-9a-fA-F:.]+\]|[^/\s:\[\]@?#]+)(:\d{1,5})?/?", url):

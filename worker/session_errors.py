@@ -109,10 +109,11 @@ class WorkerLostError(JobCallError):
     def __init__(self, job: str, lost: Sequence[Lost], why: str) -> None:
         self.lost, self.why = list(lost), why
         said = f"lost {_names(self.lost)}" if self.lost else f"the members changed ({why})"
+        rest = "Start these workers again; the next" if self.lost else "The next"
         super().__init__(
             job,
             f"job {job}: {said}; this call cannot complete at any rank. "
-            "Start these workers again; the next call waits for them and then works.",
+            f"{rest} call waits for them and then works.",
         )
 
 

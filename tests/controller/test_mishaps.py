@@ -18,7 +18,7 @@ from controller.live import LiveJob
 from controller.requests import JobChange, NewJob
 from controller.service import Controller
 from controller.store import SessionRow, Store
-from tests.controller.test_service import controlled, join, record, run, served, told
+from tests.controller.test_service import admitted, controlled, join, record, run, served, told
 from topologies.record import NetRecord
 
 __all__ = ["record", "served"]  # fixtures
@@ -189,6 +189,25 @@ def test_sessions_that_fit_no_job_are_dropped(record: NetRecord) -> None:
         async with controlled(record) as controller:
             assert sorted(controller.job("alice").group.sessions) == [0, 1]
             assert controller.store.sessions() == rows
+
+    run(work())
+
+
+def test_the_lost_stay_withdrawn_whatever_their_rank_becomes(record: NetRecord) -> None:
+    async def work() -> None:
+        async with controlled(record, lease=60) as controller:
+            job, sids, epoch = await running(controller)
+            await controller.change("alice", JobChange(workers=["h2", "h1"]))
+            session = job.group.sessions[0]
+            assert (session.sid, session.host) == (sids[1], "h2")
+            session.deadline = 0.0
+            while 5002 in admitted(record):
+                await asyncio.sleep(0.02)
+            assert admitted(record) == {5001: epoch}
+        async with controlled(record) as controller:
+            # Nothing is to be added, not for a moment either.
+            assert [e.text for e in controller.store.events()][-1] == "switch s1: in line"
+            assert admitted(record) == {5001: epoch}
 
     run(work())
 

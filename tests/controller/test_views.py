@@ -146,6 +146,8 @@ def test_explain_says_who_is_awaited(office: Office) -> None:
 def test_explain_of_a_job_that_stands(office: Office) -> None:
     members = office.add("a", [7041, 7042, 7043], slots=8)
     office.attend(members)
+    for session in office.controller.job("a").group.sessions.values():
+        session.moved -= 1000  # they joined long ago, and wait for nothing since
     nothing = "Job a runs, and no chunk was completed in the last 0.5 s: "
     assert explain(office) == nothing + "no rank has begun an all-reduce yet."
     reduce(office, members, 100)
@@ -155,6 +157,7 @@ def test_explain_of_a_job_that_stands(office: Office) -> None:
     send(members[1], 100)
     text = explain(office)
     assert text.startswith(nothing + "worker 2 on h3 has not contributed to chunk 3 for ")
+    assert float(text.split(" chunk 3 for ")[1].split(" s ")[0]) < 500
     assert "(it has begun 1 all-reduces, others 2); none of its packets came in the last 0.5 s." in text
     send(members[2], 100)  # now it has contributed, and nobody takes the results in
     text = explain(office)
