@@ -38,8 +38,16 @@ class _Taken(ctypes.Structure):
     )
 
 
+_Anything = ctypes.c_char * 0
+
+
 def _at(array: NDArray[Any]) -> int:
     return array.ctypes.data
+
+
+def _in(array: Any) -> Any:
+    """Return what _at does of our own plain arrays, in a third of the time: it must be writable."""
+    return _Anything.from_buffer(array)
 
 
 class NativeKernels:
@@ -57,9 +65,9 @@ class NativeKernels:
         found = np.empty((2, len(packets)), np.int64)
         taken = _Taken(highest=highest, first=first)
         self._c.take(
-            *(_at(ring.packets), _at(ring.offset), _at(ring.deadline), _at(ring.sent_at), _at(ring.tries)),
+            *ring.addresses,
             *(ring.window, packets.itemsize, ring.result_kind, ring.base),
-            *(_at(packets), len(packets), end, _at(found), ctypes.byref(taken)),
+            *(_at(packets), len(packets), end, _in(found), ctypes.byref(taken)),
         )
         picked, offsets = found[:, : taken.count]
         sent_at = taken.sent_at if taken.in_order else None
@@ -77,7 +85,7 @@ class NativeKernels:
         self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
     ) -> None:
         """See Kernels."""
-        self._c.fill_exponents(_tensor(values, packets), first, len(packets), _at(packets), _at(unsendable))
+        self._c.fill_exponents(_tensor(values, packets), first, len(packets), _at(packets), _in(unsendable))
 
     def fill_quantized(
         self,
@@ -91,22 +99,22 @@ class NativeKernels:
         """See Kernels."""
         of = _tensor(values, packets)
         self._c.fill_quantized(
-            of, first, len(packets), _at(exponents), _at(unsendable), workers, _at(packets)
+            of, first, len(packets), _in(exponents), _in(unsendable), workers, _at(packets)
         )
 
     def deliver_int32(
         self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
     ) -> None:
         """See Kernels."""
-        self._c.deliver_int32(_tensor(values, packets), _at(packets), _at(picked), _at(places), len(picked))
+        self._c.deliver_int32(_tensor(values, packets), _at(packets), _in(picked), _in(places), len(picked))
 
     def deliver_exponents(
         self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
     ) -> None:
         """See Kernels."""
         self._c.deliver_exponents(
-            *(_at(packets), packets.itemsize, _at(picked), _at(places), len(picked)),
-            *(_at(exponents), _at(unsendable), len(exponents)),
+            *(_at(packets), packets.itemsize, _in(picked), _in(places), len(picked)),
+            *(_in(exponents), _in(unsendable), len(exponents)),
         )
 
     def deliver_quantized(
@@ -121,8 +129,8 @@ class NativeKernels:
         """See Kernels."""
         self._c.deliver_quantized(
             _tensor(values, packets),
-            *(_at(packets), _at(picked), _at(places), len(picked)),
-            *(_at(exponents), divisor),
+            *(_at(packets), _in(picked), _in(places), len(picked)),
+            *(_in(exponents), divisor),
         )
 
 

@@ -34,6 +34,9 @@ class Ring:
         self.deadline = np.full(rows, NEVER)
         self.sent_at = np.zeros(rows)
         self.tries = np.zeros(rows, np.int32)
+        arrays = (self.packets, self.offset, self.deadline, self.sent_at, self.tries)
+        self.addresses = [array.ctypes.data for array in arrays]
+        """Where they lie, for C: numpy takes a microsecond to say so."""
 
     def row(self, offset: int) -> int:
         """Return the row of a chunk."""
