@@ -149,7 +149,8 @@ class Controller:
                         job.tally.lost()
                         self._beginnings.save(job)
                 for job, epoch in planned:
-                    if report.lost_state and job.group.installed and job.epoch is epoch:
+                    # A controller that has just come does not know either what had been summed there.
+                    if report.lost_state and job.epoch is epoch:
                         why = f"switch {link.name} lost its state"
                         job.group.start_change(why, False, time.monotonic())
                         self._beginnings.save(job)

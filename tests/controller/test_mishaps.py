@@ -18,6 +18,7 @@ from controller.live import LiveJob
 from controller.requests import JobChange, NewJob
 from controller.service import Controller
 from controller.store import SessionRow, Store
+from tests.controller.served import Served
 from tests.controller.test_service import admitted, controlled, join, record, run, served, told
 from topologies.record import NetRecord
 
@@ -208,6 +209,29 @@ def test_the_lost_stay_withdrawn_whatever_their_rank_becomes(record: NetRecord) 
             # Nothing is to be added, not for a moment either.
             assert [e.text for e in controller.store.events()][-1] == "switch s1: in line"
             assert admitted(record) == {5001: epoch}
+
+    run(work())
+
+
+def test_a_switch_and_its_controller_are_lost_at_once(record: NetRecord, served: Served) -> None:
+    """Ranks have results that the new switch knows nothing of: only a new epoch brings them to the others."""
+
+    async def work() -> None:
+        async with controlled(record) as controller:
+            _, sids, epoch = await running(controller)
+        served.close()
+        again = Served(1, served.address)
+        try:
+            async with controlled(record) as controller:
+                stop = [await told(controller, sid, epoch=epoch) for sid in sids]
+                assert [(m["do"], m["why"]) for m in stop] == [("stop", "switch s1 lost its state")] * 2
+                for rank, sid in enumerate(sids):
+                    status = {"epoch": epoch, "stopped": stop[0]["change"], "udp_port": 6001 + rank}
+                    first_missing = 40 + rank
+                    go = await told(controller, sid, first_missing=first_missing, wait=rank * 5.0, **status)
+                assert (go["do"], go["resume"], go["membership"]["g0"]) == ("go", True, 40)
+        finally:
+            again.close()
 
     run(work())
 
