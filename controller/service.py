@@ -133,7 +133,10 @@ class Controller:
         jobs: list[LiveJob] = []
         try:
             async with link.lock:
+                lost = await asyncio.to_thread(link.reach)
                 jobs = [job for job in self._jobs.values() if job.link is link]
+                if lost:  # on disk before the switch has a program: the next controller could not tell
+                    self._lost_state(link, jobs)
                 planned = [(job, job.epoch) for job in jobs if job.epoch is not None]
                 entries = [entry for job in jobs for entry in job.entries()]
                 rates = {
@@ -141,20 +144,13 @@ class Controller:
                     for job in jobs
                     if job.rate_bps is not None
                 }
-                report = await asyncio.to_thread(link.bring_up, entries, rates, self.store.faults(link.name))
+                report = await asyncio.to_thread(
+                    link.bring_up, lost, entries, rates, self.store.faults(link.name)
+                )
                 link.settle()
-                if report.lost_state:
-                    link.ports.lost()
-                    for job in jobs:
-                        job.tally.lost()
-                        self._beginnings.save(job)
                 for job, epoch in planned:
-                    # A controller that has just come does not know either what had been summed there.
-                    if report.lost_state and job.epoch is epoch:
-                        why = f"switch {link.name} lost its state"
-                        job.group.start_change(why, False, time.monotonic())
-                        self._beginnings.save(job)
-                    job.group.installed = True
+                    if job.epoch is epoch:
+                        job.group.installed = True
         except ControllerError as error:
             if link.complaint != str(error):  # once, not every second
                 link.complaint = str(error)
@@ -164,6 +160,16 @@ class Controller:
         self.note("", "switch", f"switch {link.name}: {report}")
         for job in jobs:
             self._beginnings.advance(job)
+
+    def _lost_state(self, link: SwitchLink, jobs: Sequence[LiveJob]) -> None:
+        """Have jobs go on in new epochs, as nobody knows any more what the old ones had summed."""
+        why = f"switch {link.name} lost its state"
+        link.ports.lost()
+        for job in jobs:
+            job.tally.lost()
+            if job.epoch is not None and (job.group.change is None or job.group.change.why != why):
+                job.group.start_change(why, False, time.monotonic())
+            self._beginnings.save(job)
 
     async def _watch(self, link: SwitchLink) -> None:
         """Keep a switch connected, and take note of what it refuses, for as long as the controller runs."""

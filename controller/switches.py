@@ -158,24 +158,32 @@ class SwitchLink:
         return found
 
     # ---- state
-    def bring_up(
-        self,
-        jobs: Sequence[Entity],
-        rates: Mapping[int, tuple[int, int]],
-        faults: Mapping[tuple[int, str], Shares],
-    ) -> Report:
-        """Make the switch hold its program, its network's entries and these, and nothing else.
+    def reach(self) -> bool:
+        """Connect, and say whether the switch has lost its state: it has no program, or another one.
 
-        `jobs` are the entries of epochs, `rates` has (bit/s, workers) by job, `faults` is by port and
-        direction (in, out). What is right already is not touched: running jobs go on. Raises
-        SwitchClientError (NotPrimaryError while another controller is primary), SetupError.
+        Raises SwitchClientError (NotPrimaryError while another controller is primary), SetupError.
         """
         self.connect()
         client = self._client
         assert client is not None
         if not client.is_primary:
             raise NotPrimaryError(self.name, client.standing.primary_id, "we wait as its backup")
-        lost = not self._runs_program(client)
+        return not self._runs_program(client)
+
+    def bring_up(
+        self,
+        lost: bool,
+        jobs: Sequence[Entity],
+        rates: Mapping[int, tuple[int, int]],
+        faults: Mapping[tuple[int, str], Shares],
+    ) -> Report:
+        """Make the switch hold its program, its network's entries and these, and nothing else.
+
+        `lost` is what `reach` said just now, `jobs` are the entries of epochs, `rates` has (bit/s, workers) by
+        job, `faults` is by port and direction (in, out). What is right already is not touched: running jobs
+        go on. Raises SwitchClientError, SetupError.
+        """
+        client = self._reached()
         if lost:
             try:
                 program = self._json.read_bytes()

@@ -38,6 +38,10 @@ def full_disk() -> Iterator[None]:
         yield
 
 
+def fails(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 async def running(controller: Controller) -> tuple[LiveJob, list[str], int]:
     """A job alice with its sessions and epoch."""
     job = await controller.add(ALICE)
@@ -213,8 +217,14 @@ def test_the_lost_stay_withdrawn_whatever_their_rank_becomes(record: NetRecord) 
     run(work())
 
 
-def test_a_switch_and_its_controller_are_lost_at_once(record: NetRecord, served: Served) -> None:
-    """Ranks have results that the new switch knows nothing of: only a new epoch brings them to the others."""
+@pytest.mark.parametrize("in_between", [False, True])
+def test_a_switch_and_its_controller_are_lost_at_once(
+    record: NetRecord, served: Served, monkeypatch: pytest.MonkeyPatch, in_between: bool
+) -> None:
+    """Ranks have results that the new switch knows nothing of: only a new epoch brings them to the others.
+
+    Also where yet another controller was killed when it had loaded the program.
+    """
 
     async def work() -> None:
         async with controlled(record) as controller:
@@ -222,6 +232,12 @@ def test_a_switch_and_its_controller_are_lost_at_once(record: NetRecord, served:
         served.close()
         again = Served(1, served.address)
         try:
+            if in_between:
+                with monkeypatch.context() as patched:
+                    patched.setattr("controller.switches.read_all", fails)
+                    with pytest.raises(KeyboardInterrupt):
+                        async with controlled(record):
+                            pass
             async with controlled(record) as controller:
                 stop = [await told(controller, sid, epoch=epoch) for sid in sids]
                 assert [(m["do"], m["why"]) for m in stop] == [("stop", "switch s1 lost its state")] * 2
