@@ -179,7 +179,7 @@ class SwitchLink:
     ) -> Report:
         """Make the switch hold its program, its network's entries and these, and nothing else.
 
-        `lost` is what `reach` said just now, `jobs` are the entries of epochs, `rates` has (bit/s, workers) by
+        `lost` is what `reach` said just now, `jobs` are entries of epochs, `rates` has (bit/s, workers) by
         job, `faults` is by port and direction (in, out). What is right already is not touched: running jobs
         go on. Raises SwitchClientError, SetupError.
         """
