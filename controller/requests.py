@@ -164,10 +164,11 @@ class RankTakenError(RequestError):
 
     status = 409
 
-    def __init__(self, job: str, rank: int, host: str) -> None:
+    def __init__(self, job: str, rank: int, host: str, left: float) -> None:
         super().__init__(
             job,
-            f"rank {rank} of job {job} is held by a worker on {host}: end that one, or join as another",
+            f"rank {rank} of job {job} is held by a worker on {host}: end that one, or join as another; "
+            f"if it has died it counts as lost in {left:.0f} s: try again then",
         )
 
 

@@ -94,7 +94,8 @@ class Sessions:
         if job.group.draining is not None:
             raise RequestError(job.name, f"job {job.name} is being drained and takes no workers any more")
         if rank in job.group.sessions:
-            raise RankTakenError(job.name, rank, host.name)
+            left = max(0.0, job.group.sessions[rank].deadline - time.monotonic())
+            raise RankTakenError(job.name, rank, host.name, left)
         self._epochs.check([Source(host.name, ip, udp_port)])
         now = time.monotonic()
         status = Status(udp_port=udp_port)
