@@ -437,7 +437,11 @@ class Controller:
             if job.removed:  # its number may be another job's
                 raise NoSuchJobError(job.name, sorted(self._jobs))
             link, workers = job.link, len(job.group.hosts)
-            await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
+            try:
+                await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
+            except SwitchClientError:  # it may have been written all the same
+                link.distrust()
+                raise
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

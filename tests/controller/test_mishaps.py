@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from controller import service
-from controller.errors import StateError
+from controller.errors import StateError, UnreachableError
 from controller.live import LiveJob
+from controller.program.rates import Rates
+from controller.readback import read_all
 from controller.requests import JobChange, NewJob
 from controller.service import Controller
 from controller.store import SessionRow, Store
@@ -248,6 +250,30 @@ def test_a_switch_and_its_controller_are_lost_at_once(
                 assert (go["do"], go["resume"], go["membership"]["g0"]) == ("go", True, 40)
         finally:
             again.close()
+
+    run(work())
+
+
+def test_a_rate_that_may_have_been_written_is_looked_for(
+    record: NetRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = Rates.set
+
+    def late(*args: Any) -> None:
+        put(*args)
+        raise UnreachableError("s1", "waited 20 s")
+
+    async def work() -> None:
+        async with controlled(record) as controller:
+            link = controller.links["s1"]
+            with monkeypatch.context() as patched:
+                patched.setattr(Rates, "set", late)
+                with pytest.raises(UnreachableError):
+                    await controller.add(NewJob(name="bob", workers=["h3"], slots=16, rate_bps=10**6))
+            assert not link.in_line
+            while not link.in_line:
+                await asyncio.sleep(0.02)
+            assert [key for key in read_all(link) if key[0] == "meter"] == []
 
     run(work())
 
