@@ -130,7 +130,11 @@ class Store:
             if row is None:
                 database.execute("INSERT INTO format VALUES (?)", (FORMAT,))
             elif row[0] != FORMAT:
-                raise StateError(path, f"its format is {row[0]}, ours is {FORMAT}: another version wrote it")
+                raise StateError(
+                    path,
+                    f"its format is {row[0]}, ours is {FORMAT}: run the version that wrote it, or take the network "
+                    "down (p4reduce net down) and up again",
+                )
         self._reader = connect(path, check_same_thread=False)
         self._reader.row_factory = Row
 
