@@ -132,8 +132,8 @@ class Store:
             elif row[0] != FORMAT:
                 raise StateError(
                     path,
-                    f"its format is {row[0]}, ours is {FORMAT}: run the version that wrote it, or take the network "
-                    "down (p4reduce net down) and up again",
+                    f"its format is {row[0]}, ours is {FORMAT}: run the version that wrote it, or take the "
+                    "network down (p4reduce net down) and up again",
                 )
         self._reader = connect(path, check_same_thread=False)
         self._reader.row_factory = Row
