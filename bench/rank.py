@@ -31,7 +31,7 @@ def data(dtype: str, rank: int, size: int) -> NDArray[Any]:
 def is_sum(result: NDArray[Any], dtype: str, n: int) -> bool:
     """Say whether a result is numpy's sum over n ranks' data: exact for int32, for float32 within the bound.
 
-    The bound is half a quantum, n·2^E/(2^31-1), a rank (DESIGN.md, Numbers) and float32's rounding.
+    The bound is half a quantum, n·2^E/(2^31-1), a rank (docs/protocol.md, Numbers) and float32's rounding.
     """
     wide = np.float64 if dtype == "float32" else np.int64
     total = np.zeros(result.size, wide)

@@ -2,8 +2,8 @@
 /* Traffic through a switch: prepared frames out of memory by packet sockets, what comes back counted and compared.
  *
  * A lane is one interface at the other end of a switch's port. It sends chunks 0, 1, 2, ..., `window` of them under way
- * (closed loop, DESIGN.md's send rule); their frames are `window` templates in turn, with the chunk's number and version
- * (DESIGN.md, Packet format) put in. Functions return 0 or a negative errno.
+ * (closed loop, docs/protocol.md's send rule); their frames are `window` templates in turn, with the chunk's number and version
+ * (docs/protocol.md, The packet) put in. Functions return 0 or a negative errno.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

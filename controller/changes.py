@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of epoch, as decided: what each worker has said, and what it should do next (DESIGN.md, Epochs).
+"""Changes of epoch, as decided: what each worker has said, and what it should do next (protocol.md, Epochs).
 
 No I/O and no clock. Everything is level-triggered: a worker states what it is, and `instruction` answers from
 the job's state alone, so that either side may restart, and any message may be repeated.
@@ -22,6 +22,8 @@ from wire.membership import Membership
 Range = tuple[int, int]
 """Chunks first..last, both included."""
 
+RENDEZVOUS = "the job waits for its workers"
+"""Why an epoch is to begin where no worker is left of the one before."""
 MISMATCH = "mismatch"
 """Why a worker left when the ranks' calls differed."""
 STOP_SECONDS = 10.0
@@ -177,7 +179,9 @@ class Group:
             self.gone.append(session.status)
         if not self.fresh(session) and self.epoch:
             lost = Lost(session.rank, session.host, why)
-            self.start_change(f"rank {lost.rank} on {lost.host}: {why}", True, now, [lost])
+            change = self.start_change(f"rank {lost.rank} on {lost.host}: {why}", True, now, [lost])
+            if not self.sessions:  # who comes next begins afresh, whatever ended the life before
+                change.why = RENDEZVOUS
 
     def heed(self, session: Session, now: float) -> None:
         """Take note that a worker asks for a new epoch: its last all-reduce ended by itself."""

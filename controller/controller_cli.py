@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(add_completion=False)
+from wire.addresses import parse_address
+from wire.constants import TOKEN, TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "P4REDUCE_TOKEN"
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
@@ -24,7 +23,7 @@ def controller(
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help=f"Serve on TCP too, with a token: ${TOKEN_VARIABLE}, else a new one."
+            metavar="HOST:PORT", help=f"Serve on TCP too, by token: ${TOKEN_VARIABLE}, else DIR/{TOKEN}."
         ),
     ] = None,
     lease: Annotated[
@@ -39,21 +38,13 @@ def controller(
     """
     import asyncio
 
-    from controller.daemon import DaemonError, serve, wait_built
+    from controller.daemon import make_token, serve, wait_built
     from topologies.record import load_default
     from wire.constants import RUN_ROOT
 
     record = wait_built(load_default(net, root or RUN_ROOT))
-    address: tuple[str, int] | None = None
-    token: str | None = None
-    if listen is not None:
-        host, _, port = listen.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise DaemonError(f"--listen {listen}", "is not HOST:PORT")
-        address = (host, int(port))
-        token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(24)
-        if TOKEN_VARIABLE not in os.environ:
-            typer.echo(f"token: {token}")
+    address = parse_address("--listen", listen) if listen is not None else None
+    token = make_token(record.directory / TOKEN) if address is not None else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for loud in ("uvicorn.error", "httpx"):
         logging.getLogger(loud).setLevel(logging.WARNING)

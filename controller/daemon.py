@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import secrets
 import signal
 import socket
 import time
@@ -25,6 +26,7 @@ from controller.store import Store
 from controller.switches import SwitchLink
 from topologies.errors import RecordError
 from topologies.record import NetRecord, load
+from wire.constants import TOKEN_VARIABLE
 from wire.control import SOCKET
 
 log = logging.getLogger(__name__)
@@ -192,6 +194,21 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         listener.close()
         for left in (draft, path):
             left.unlink(missing_ok=True)
+
+
+def make_token(path: Path) -> str:
+    """Return what callers over TCP must know: $P4REDUCE_TOKEN, else what the file has, else a new one.
+
+    The file has it afterwards, for its owner alone; over a restart it stays. Raises DaemonError.
+    """
+    try:
+        token = os.environ.get(TOKEN_VARIABLE) or (path.read_text().strip() if path.exists() else "")
+        token = token or secrets.token_urlsafe(24)
+        with open(path, "w", encoding="utf-8", opener=lambda p, flags: os.open(p, flags, 0o600)) as file:
+            file.write(token + "\n")
+    except (OSError, UnicodeError) as error:
+        raise DaemonError(str(path), f"the token cannot be kept: {error}") from error
+    return token
 
 
 def _tcp_socket(host: str, port: int) -> socket.socket:

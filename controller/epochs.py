@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must outlive the controller: the last epoch, and the UDP ports of former lives (DESIGN.md, Epochs).
+"""What must outlive the controller: the last epoch, and the UDP ports of former lives (protocol.md, Epochs).
 
 Both are on disk before a switch or a worker hears of them. Packets of a worker's former life may still be
 on their way: a UDP port is refused for ten minutes after it was in use at that address.

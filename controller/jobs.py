@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on one switch: slots, epochs and the entries that admit their workers (DESIGN.md, Epochs).
+"""Jobs on one switch: slots, epochs and the entries that admit their workers (docs/protocol.md, Epochs).
 
 1. An epoch is a fresh set of everything: nothing is modified in place. The old entries go first.
 2. Entries come in dependency order, one batch a level: group, receivers, members. A packet that is admitted

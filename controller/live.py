@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from controller.changes import Group, Lost, Session
+from controller.changes import RENDEZVOUS, Group, Lost, Session
 from controller.jobs import Job, Rent
 from controller.p4info import Entity
 from controller.program.peek import SlotState
@@ -19,8 +19,6 @@ from controller.tally import JobTally
 if TYPE_CHECKING:  # topologies imports us
     from controller.switches import SwitchLink
     from topologies.record import NetRecord
-
-RENDEZVOUS = "the job waits for its workers"
 
 
 @dataclass

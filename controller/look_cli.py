@@ -19,6 +19,7 @@ from controller.terminal import (
     print_table,
     reach,
 )
+from wire.columns import uncut
 from wire.control import at
 
 app = typer.Typer(add_completion=False)
@@ -98,7 +99,7 @@ def _table(name: str, found: list[dict[str, Any]], height: int) -> Any:
     """Return a table of as many slots as fit: those that wait come first."""
     from rich.table import Table
 
-    table = Table(*HEADS, title=_summary(name, found), title_justify="left")
+    table = uncut(Table(*HEADS, title=_summary(name, found), title_justify="left"))
     for slot in sorted(found, key=lambda slot: (slot["done"], slot["chunk"]))[: max(1, height - OTHER_LINES)]:
         table.add_row(*map(str, _row(slot)))
     return table

@@ -99,7 +99,7 @@ def _told(job: LiveJob) -> list[Status]:
 
 
 def _place(epoch: Job, chunk: int) -> tuple[int, int]:
-    """Return a chunk's slot and version (DESIGN.md, Packet format)."""
+    """Return a chunk's slot and version (docs/protocol.md, The packet)."""
     return chunk % epoch.window, chunk // epoch.window % 2
 
 

@@ -180,7 +180,7 @@ class QuotaError(RequestError):
     def __init__(self, tenant: str, quota: int, used: int, wanted: int) -> None:
         super().__init__(
             tenant,
-            f"tenant {tenant} may have {quota} slots and has {used}: {wanted} more are too many; "
+            f"tenant {tenant} may have {quota} slots and its other jobs have {used}: {wanted} are too many; "
             f"ask for at most {max(0, quota - used)}, or raise the quota (p4reduce job quota {tenant} SLOTS)",
         )
 

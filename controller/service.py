@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 
 from controller.beginnings import Beginnings
-from controller.changes import Group, Lost
+from controller.changes import RENDEZVOUS, Group, Lost
 from controller.epochs import EpochStore
 from controller.errors import ControllerError, StateError, SwitchClientError
 from controller.jobs import default_lead
-from controller.live import RENDEZVOUS, LiveJob, restored
+from controller.live import LiveJob, restored
 from controller.program.faults import Shares
 from controller.refused import Refused
 from controller.requests import (

@@ -14,9 +14,10 @@ import typer
 
 from controller.errors import ControllerError
 from wire import constants
+from wire.columns import uncut
+from wire.constants import TOKEN_VARIABLE
 from wire.control import CALL_SECONDS, SOCKET, ControlClient, find_socket
 
-TOKEN_VARIABLE = "P4REDUCE_TOKEN"
 COMPLETION_SECONDS = 1.0
 """How long a completion may ask a controller."""
 PIPE_WIDTH = 140
@@ -88,7 +89,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*heads)
+    table = uncut(Table(*heads))
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, highlight=False).print(table)

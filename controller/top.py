@@ -25,6 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from controller.terminal import PIPE_WIDTH, NetOption, UrlOption, reach
+from wire.columns import uncut
 from wire.control import ControlClient
 
 app = typer.Typer(add_completion=False)
@@ -146,10 +147,10 @@ def _rate(before: Reading, now: Reading, name: str, of: str, part: str) -> float
 
 def picture(before: Reading, now: Reading) -> Group:
     """Return both tables."""
-    jobs = Table(*JOB_HEADS, title=f"jobs of network {now.network['name']}", title_justify="left")
+    jobs = uncut(Table(*JOB_HEADS, title=f"jobs of network {now.network['name']}", title_justify="left"))
     for row in job_rows(before, now):
         jobs.add_row(*row)
-    switches = Table(*SWITCH_HEADS, title="switches", title_justify="left")
+    switches = uncut(Table(*SWITCH_HEADS, title="switches", title_justify="left"))
     for row in switch_rows(before, now):
         switches.add_row(*row)
     return Group(jobs, switches)

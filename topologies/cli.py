@@ -16,6 +16,8 @@ from controller import switch_cli
 from controller.terminal import NetOption, complete_hosts
 from topologies import record as records
 from topologies.record import CONTROLLER, NetRecord
+from wire.columns import uncut
+from wire.constants import NET_VARIABLE, TOKEN
 from wire.errors import P4ReduceError
 from wire.hints import command
 
@@ -38,6 +40,9 @@ def net_up(
     super_packets: Annotated[
         bool, typer.Option("--super-packets/--no-super-packets", help="Many packets at once (embedded only).")
     ] = True,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve the controller's API on TCP too, by token.")
+    ] = None,
 ) -> None:
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
@@ -51,6 +56,7 @@ def net_up(
         elements=elements,
         pcap=pcap,
         super_packets=super_packets,
+        listen=listen,
         say=typer.echo,
     )
     first, last = record.hosts[0], record.hosts[-1]
@@ -60,6 +66,8 @@ def net_up(
     )
     typer.echo(f"try:  {command('net status')}")
     typer.echo(f"      {command(f'net exec{option} {first.name} ping -c 3 {last.ip}')}")
+    if listen is not None:
+        typer.echo(f"API:  http://{listen}, for who has the token in {record.directory / TOKEN}")
     typer.echo(f"end:  {command(f'net down{option}')}")
 
 
@@ -119,7 +127,7 @@ def net_status(
                 str(record.slots),
             )
     # Piped, a table is not cut to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(uncut(table))
     for record in found:
         if record.dead():
             typer.echo(
@@ -141,7 +149,9 @@ def net_exec(
     from topologies.errors import NetworkError
     from topologies.processes import host_argv
 
-    whole = host_argv(records.load_default(net), host, argv)
+    record = records.load_default(net)
+    whole = host_argv(record, host, argv)
+    os.environ[NET_VARIABLE] = record.name
     try:
         os.execvp(whole[0], whole)
     except FileNotFoundError:

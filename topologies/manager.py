@@ -22,6 +22,7 @@ from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import CONTROLLER_LOG, NetRecord
 from topologies.spec import NetworkSpec
 from topologies.targets import choose
+from wire.addresses import parse_address
 from wire.constants import ELEMENT_CHOICES, RUN_ROOT
 
 BUILD_LIMIT_S = 120.0
@@ -45,6 +46,7 @@ def up(
     elements: int = 256,
     pcap: Path | None = None,
     super_packets: bool = True,
+    listen: str | None = None,
     lease: float | None = None,
     root: Path = RUN_ROOT,
     say: Say = _quiet,
@@ -53,12 +55,16 @@ def up(
 
     `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per interface and
     direction, `say` gets a line about each step. Without `super_packets` every packet travels alone and
-    whole, as always with bmv2. `lease` is the controller's: seconds after which a silent worker is lost.
-    Whatever fails, nothing is left running: a subclass of P4ReduceError says what and where the logs are.
+    whole, as always with bmv2. `listen` is HOST:PORT where the controller serves on TCP too, to who has the
+    token in the network's folder (wire.constants.TOKEN). `lease` is the controller's: seconds after which a
+    silent worker is lost. Whatever fails, nothing is left running: a subclass of P4ReduceError says what and
+    where the logs are.
     """
     if elements not in ELEMENT_CHOICES:
         choices = " or ".join(map(str, ELEMENT_CHOICES))
         raise SpecError(f"--elements {elements}", f"a packet carries {choices} elements")
+    if listen is not None:
+        parse_address("--listen", listen)
     chosen = choose(target)
     preflight.check(chosen.memory_mb * len(spec.switches))
     if pcap is not None:
@@ -85,6 +91,7 @@ def up(
         replicas=chosen.replicas,
         pcap=None if pcap is None else str(pcap),
         super_packets=super_packets and chosen.super_packets,
+        listen=listen,
         lease=lease,
         root=root,
     )
@@ -98,9 +105,11 @@ def up(
         _wait_controller(record)
         record = records.load(name, root)
         self_test(record)
-    except BaseException:
-        kept = _remove(records.load(name, root), True)
-        say(f"the logs of the failed network are kept in {kept}")
+    except BaseException as error:
+        failed = isinstance(error, Exception)  # else somebody stopped it: there is nothing to look for
+        kept = _remove(records.load(name, root), failed)
+        if failed:
+            say(f"the logs of the failed network are kept in {kept}")
         raise
     return record
 

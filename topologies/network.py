@@ -216,6 +216,7 @@ class Network:
         argv = [sys.executable, "-m", "controller", "controller", "--net", record.name]
         argv += ["--root", str(record.root)]
         argv += [] if record.lease is None else ["--lease", str(record.lease)]
+        argv += [] if record.listen is None else ["--listen", record.listen]
         directory = record.directory
         self._controller = LoggedProcess(argv, log=directory / CONTROLLER_LOG, directory=directory)
         self.note(replace(record, controller=self._controller.process))

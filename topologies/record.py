@@ -19,7 +19,7 @@ from typing import Any
 
 from topologies.errors import RecordError
 from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
-from wire.constants import RUN_ROOT
+from wire.constants import NET_VARIABLE, RUN_ROOT
 from wire.hints import command
 
 RECORD_VERSION = 3
@@ -131,6 +131,8 @@ class NetRecord:
     super_packets: bool = False
     """Whether hosts and switches hand each other super-packets and leave checksums to each other."""
     controller: Process | None = None
+    listen: str | None = None
+    """HOST:PORT where its controller serves on TCP too, None for nowhere."""
     lease: float | None = None
     """Seconds after which the controller takes a silent worker for lost; None for its default."""
     given_up: tuple[str, ...] = ()
@@ -272,6 +274,7 @@ def new_record(
     replicas: int = 4096,
     pcap: str | None = None,
     super_packets: bool = False,
+    listen: str | None = None,
     lease: float | None = None,
     root: Path = RUN_ROOT,
     interfaces: Path = Path("/sys/class/net"),
@@ -321,6 +324,7 @@ def new_record(
         links=links,
         pcap=pcap,
         super_packets=super_packets,
+        listen=listen,
         lease=lease,
         root=root,
     )
@@ -392,7 +396,8 @@ def load(name: str, root: Path = RUN_ROOT) -> NetRecord:
 
 def load_default(name: str | None = None, root: Path = RUN_ROOT) -> NetRecord:
     """Return the record of NAME, or without a name of the only network there is; RecordError otherwise."""
-    if name is not None:
+    name = name or os.environ.get(NET_VARIABLE)
+    if name:
         return load(name, root)
     have = names(root)
     if len(have) == 1:

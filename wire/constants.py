@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the packet format and of the data plane that several rooms share (DESIGN.md, Packet format)."""
+"""Numbers of the packet format and of the data plane that several rooms share (protocol.md, The packet)."""
 
 from pathlib import Path
 
 RUN_ROOT = Path("/run/p4reduce")
 """Holds a folder for each network that runs: its record, logs and its controller's socket."""
+TOKEN = "controller.token"
+"""In that folder, owner-only: what a caller over TCP must know."""
+TOKEN_VARIABLE = "P4REDUCE_TOKEN"
+"""Holds that token at both ends, where it is set."""
+NET_VARIABLE = "P4REDUCE_NET"
+"""Names the network where nothing else does; `net exec` sets it in a host's processes."""
 
 JOB_PORT_BASE = 0xBE00
 """UDP port of job 0; job j has JOB_PORT_BASE + j (SwitchML's range lies inside)."""

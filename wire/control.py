@@ -6,6 +6,7 @@ Namespaces share the file system, so the socket serves every host of the network
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from .constants import RUN_ROOT
+from .constants import NET_VARIABLE, RUN_ROOT
 from .errors import P4ReduceError
 from .hints import command
 
@@ -66,7 +67,8 @@ def at(*parts: object) -> str:
 
 def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:
     """Return the socket of network `net`, or of the only one; UnreachableControllerError if unclear."""
-    if net is not None:
+    net = net or os.environ.get(NET_VARIABLE)
+    if net:
         return root / net / SOCKET
     found = sorted(root.glob(f"[!.]*/{SOCKET}"))
     if len(found) == 1:
@@ -76,7 +78,10 @@ def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:
             str(root), f"no network's controller runs; start a network with: {command('net up star')}"
         )
     names = ", ".join(path.parent.name for path in found)
-    raise UnreachableControllerError(str(root), f"several networks run ({names}): say which")
+    raise UnreachableControllerError(
+        str(root),
+        f"several networks run ({names}): say which (--net NAME; join(..., net=NAME); ${NET_VARIABLE})",
+    )
 
 
 class ControlClient:

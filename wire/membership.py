@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker must know of its job in one epoch (DESIGN.md, Epochs)."""
+"""What a worker must know of its job in one epoch (docs/protocol.md, Epochs)."""
 
 from __future__ import annotations
 

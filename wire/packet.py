@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The aggregation packet as numpy sees it: payload and frame dtypes, checksums (DESIGN.md, Packet format).
+"""The aggregation packet as numpy sees it: payload and frame dtypes, checksums (protocol.md, The packet).
 
 Ethernet | IPv4 | UDP | agg 8 B | exponents 2 B | ELEMENTS x int32, big-endian
 agg = msg_type:4  flag:1  size:3  tensor:8  chunk:32  version:1  slot:15

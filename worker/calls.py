@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank calls: arrays, element types and operations, checked before anything is sent.
 
-The codes travel in header packets (DESIGN.md, Packet format), so that ranks can compare their calls.
+The codes travel in header packets (docs/protocol.md, The packet), so that ranks can compare their calls.
 """
 
 from __future__ import annotations

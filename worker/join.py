@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import operator
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from wire.membership import Membership
 
 from .bind import bind_port
 from .control import HttpControl, refusal
-from .errors import TransportError
+from .errors import TransportError, UnsupportedError
 from .session import Session
 from .session_errors import WrongHostError
 from .transport import Transport
@@ -77,10 +78,16 @@ def join(
     for a new epoch. `transport` makes the transport of each epoch. Use the worker as a context manager, or
     `close` it: it then leaves the job.
 
-    Raises NoSuchJobError, BeyondRankError, WrongHostError, RankTakenError, JobDrainingError,
-    RendezvousTimeoutError, SessionEndedError, TransportError, and wire.control's UnreachableControllerError
-    and RefusedError.
+    Raises UnsupportedError (the rank is no number), NoSuchJobError, BeyondRankError, WrongHostError,
+    RankTakenError, JobDrainingError, RendezvousTimeoutError, SessionEndedError, TransportError, and
+    wire.control's UnreachableControllerError and RefusedError.
     """
+    try:
+        rank = operator.index(rank)
+    except TypeError:
+        raise UnsupportedError(
+            f"rank {rank!r} is no whole number: pass an int, as int(sys.argv[1])"
+        ) from None
     where = find_socket(net) if address is None else address
     control = HttpControl(lambda patience: ControlClient(where, token, patience=patience), job, rank)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank takes from one epoch into the next (DESIGN.md, Epochs: the keep rule)."""
+"""What a rank takes from one epoch into the next (docs/protocol.md, Epochs: the keep rule)."""
 
 from __future__ import annotations
 

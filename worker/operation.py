@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce as a stream of packets, numbered from 0: headers, then values (DESIGN.md, Packet format).
+"""One all-reduce as a stream of packets, numbered from 0: headers, then values (protocol.md, The packet).
 
     position   0 .. H-1        header packets: what every rank called
     int32      H .. H+N-1      chunk c's values at H+c

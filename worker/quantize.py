@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floats to summable integers and back, many chunks at a time (DESIGN.md, Numbers; SwitchML, NSDI 2021, 3.7).
+"""Floats to summable integers and back, many at a time (protocol.md, Numbers; SwitchML, NSDI 2021, 3.7).
 
 A chunk's scale is one exponent E with 2^E > max|x| over all n workers. Each worker sends
 q = rint(x * (2^31-1) / (n * 2^E)), so n of them fit an int32; the sum is scaled back.

@@ -127,7 +127,7 @@ class Worker:
 
         int32 sums are exact modulo 2^32, as numpy's. A float32 sum differs from the exact one by at most
         (n/2 quanta + rounding), a quantum being n * 2^E / (2^31-1), 2^E the power of two above the largest
-        value of the chunk (DESIGN.md, Numbers). Other floats are rounded from and to that.
+        value of the chunk (docs/protocol.md, Numbers). Other floats are rounded from and to that.
 
         Raises UnsupportedError, NonFiniteError (at all ranks; go on), MismatchError (at all ranks),
         StalledError, TransportError; after these two errors the rank needs a new epoch: `rejoin`, and until

@@ -195,4 +195,4 @@ def test_a_quota_holds(office: Office, members: list[Member]) -> None:
 
     answer = ask(office, put)
     assert answer.status_code == 409
-    assert "tenant alice may have 20 slots and has 16" in is_one_sentence(answer)
+    assert "tenant alice may have 20 slots and its other jobs have 16" in is_one_sentence(answer)

@@ -424,3 +424,11 @@ def test_lost_are_named_once() -> None:
     group.start_change("again", True, 0.0, [Lost(1, "h2", "killed")])
     assert group.change is not None
     assert [who.rank for who in group.change.lost] == [1]
+
+
+def test_when_all_have_gone_the_job_waits_for_workers_whatever_ended_it() -> None:
+    group = running(2)
+    for rank in range(2):
+        group.lose(group.sessions[rank], "it left the job", 0.0)
+    assert group.change is not None
+    assert group.change.why == "the job waits for its workers"

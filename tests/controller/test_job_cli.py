@@ -19,6 +19,7 @@ from controller import cli, job_cli, look_cli, switch_cli, terminal, top
 from tests.controller.office import TOKEN, Member, Office
 from tests.controller.served import Served
 from wire import constants
+from wire.constants import TOKEN_VARIABLE
 from wire.control import ControlError
 from wire.errors import P4ReduceError
 
@@ -191,10 +192,10 @@ def test_rates() -> None:
 
 
 def test_remote(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(terminal.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     with pytest.raises(ControlError, match="needs the controller's token"):
         job("list", "--url", office.url)
-    monkeypatch.setenv(terminal.TOKEN_VARIABLE, TOKEN)
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     job("add", "a", "--workers", "h1", "--url", office.url)
     assert [told["name"] for told in as_json("list", "--url", office.url + "/")] == ["a"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from controller.changes import Status
+from controller.daemon import DaemonError, make_token
 from controller.entities import delete, insert, multicast_group
 from controller.epochs import EpochStore
 from controller.errors import BindAgainError, PoolFullError, UnreachableError
@@ -35,6 +36,7 @@ from controller.switches import SwitchLink
 from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
+from wire.constants import TOKEN_VARIABLE
 from wire.verdicts import Verdict
 
 HOSTS = 5
@@ -310,7 +312,7 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(record: NetRecord) -> 
             with pytest.raises(RequestError, match="host h2 is named twice"):
                 await controller.add(NewJob(name="bob", workers=["h2", "h2"], slots=1))
             controller.set_quota("b", 20)
-            with pytest.raises(QuotaError, match=r"may have 20 slots and has 0: 24 more .* at most 20"):
+            with pytest.raises(QuotaError, match=r"its other jobs have 0: 24 are .* at most 20"):
                 await controller.add(NewJob(name="bob", workers=["h2"], slots=24, tenant="b"))
             await controller.add(NewJob(name="bob", workers=["h2"], slots=20, tenant="b"))
             with pytest.raises(QuotaError):
@@ -377,3 +379,19 @@ def test_a_flood_of_refused_packets_is_a_few_events(record: NetRecord) -> None:
             assert last.verdict is Verdict.NOT_ADMITTED
 
     run(work())
+
+
+def test_a_token_is_the_environment_s_or_the_file_s_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    first = make_token(path)
+    assert len(first) >= 32
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (first + "\n", 0o600)
+    assert make_token(path) == first
+    monkeypatch.setenv(TOKEN_VARIABLE, "mine")
+    assert make_token(path) == "mine"
+    assert path.read_text() == "mine\n"
+    with pytest.raises(DaemonError, match="the token cannot be kept"):
+        make_token(tmp_path / "absent" / "token")

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from controller.terminal import TOKEN_VARIABLE
 from controller.top import JOB_HEADS, SWITCH_HEADS, Reading, counts_of, job_rows, switch_rows
 from tests.controller.office import TOKEN, Office
 from tests.controller.served import Served
+from wire.constants import TOKEN_VARIABLE
 
 LIMIT_S = 30.0
 PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()", "top"]

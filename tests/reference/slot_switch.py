@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A root switch in plain Python, to compare others with: DESIGN.md's slot state machine word by word.
+"""A root switch in plain Python, to compare others with: docs/protocol.md's slot state machine word by word.
 
 Independent of the packet code in `wire` (only the verdicts' names are shared), one packet at a time.
 Aggregation only: there are no routes, no ARP and no ping, and every port leads to a host.

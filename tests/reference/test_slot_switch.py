@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference switch itself: each verdict of DESIGN.md's slot state machine, once."""
+"""The reference switch itself: each verdict of docs/protocol.md's slot state machine, once."""
 
 from __future__ import annotations
 

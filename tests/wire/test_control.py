@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
@@ -14,6 +15,9 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
+from wire.addresses import AddressError, parse_address
+from wire.columns import uncut
+from wire.constants import NET_VARIABLE
 from wire.control import ControlClient, RefusedError, UnreachableControllerError, find_socket
 
 
@@ -96,3 +100,35 @@ def test_which_network(tmp_path: Path) -> None:
     with pytest.raises(UnreachableControllerError, match=r"several networks run \(one, three\)"):
         find_socket(root=tmp_path)
     assert find_socket("three", tmp_path) == tmp_path / "three" / "controller.sock"
+
+
+def test_a_host_s_processes_know_their_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NET_VARIABLE, "two")
+    assert find_socket(root=tmp_path) == tmp_path / "two" / "controller.sock"
+    assert find_socket("one", tmp_path) == tmp_path / "one" / "controller.sock"
+
+
+@pytest.mark.parametrize("text", ["", "nowhere", "host:", ":80", "h:0", "h:65536", "h:-1", "h:²", "h:8x"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(AddressError, match=r"--listen .*: is not HOST:PORT"):
+        parse_address("--listen", text)
+
+
+def test_addresses() -> None:
+    assert parse_address("--listen", "127.0.0.1:8470") == ("127.0.0.1", 8470)
+    assert parse_address("--listen", "::1:65535") == ("::1", 65535)
+
+
+def test_a_narrow_table_folds_and_cuts_nothing() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = uncut(Table("slots", "P4Runtime"))
+    table.add_row("16384", "127.0.0.1:39129")
+    console = Console(width=16, record=True, file=io.StringIO())
+    console.print(table)
+    columns = [line.split("│")[1:3] for line in console.export_text().splitlines() if line.startswith("│")]
+    assert ["".join(parts).replace(" ", "") for parts in zip(*columns, strict=True)] == [
+        "16384",
+        "127.0.0.1:39129",
+    ]
