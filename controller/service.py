@@ -62,6 +62,8 @@ class Controller:
         self.links = {link.name: link for link in links}
         for link in links:
             link.open_books(epochs)
+            # A new state file knows no epoch; the switch may, and would replay what it summed in it.
+            link.reload = epochs.last == 0
         self._tasks = Tasks()
         self._beginnings = Beginnings(record, store, self._tasks, self.note)
         self.sessions = Sessions(record, store, epochs, self._beginnings.advance, self.note, lease)

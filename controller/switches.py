@@ -67,6 +67,8 @@ class SwitchLink:
         self.p4info = P4Info.from_file(chosen.p4info_path)
         self.program = Program(self.p4info)
         self.election_id = standby_election_id()
+        self.reload = False
+        """Whether its registers may hold epochs that nobody remembers: its program is loaded anew then."""
         self.in_line = False
         """Whether it holds what it should, as far as is known."""
         self.complaint: str | None = None
@@ -159,7 +161,7 @@ class SwitchLink:
 
     # ---- state
     def reach(self) -> bool:
-        """Connect, and say whether the switch has lost its state: it has no program, or another one.
+        """Connect, and say whether the switch has lost its state: no program, another one, or `reload`.
 
         Raises SwitchClientError (NotPrimaryError while another controller is primary), SetupError.
         """
@@ -168,7 +170,7 @@ class SwitchLink:
         assert client is not None
         if not client.is_primary:
             raise NotPrimaryError(self.name, client.standing.primary_id, "we wait as its backup")
-        return not self._runs_program(client)
+        return self.reload or not self._runs_program(client)
 
     def bring_up(
         self,
@@ -190,6 +192,7 @@ class SwitchLink:
             except OSError as error:
                 raise SetupError(str(self._json), f"cannot be read: {error}; `make p4` writes it") from error
             client.push_pipeline(self.p4info, program)
+            self.reload = False
             self.untouched = set(range(JOBS))
         wanted = network_entities(self.record, self.name, self.program)
         wanted.append(self.program.refusals.subscription())

@@ -160,7 +160,7 @@ class Member:
 
     def enter(self, client: ControlClient) -> None:
         told = client.call(
-            "POST", f"/v1/sessions/{self.sid}/sync", {"udp_port": self.port, "wait": 5.0}, wait=5.0
+            "POST", f"/v1/sessions/{self.sid}/sync", {"udp_port": self.port, "wait": LIMIT_S}, wait=LIMIT_S
         )
         assert told["do"] == "go", told
         membership = Membership(**told["membership"])

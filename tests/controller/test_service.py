@@ -395,3 +395,24 @@ def test_a_token_is_the_environment_s_or_the_file_s_and_stays(
     assert path.read_text() == "mine\n"
     with pytest.raises(DaemonError, match="the token cannot be kept"):
         make_token(tmp_path / "absent" / "token")
+
+
+def test_a_new_state_file_never_meets_old_sums(record: NetRecord, tmp_path: Path) -> None:
+    """Without its memory a controller could give out an epoch again that the slots still hold."""
+
+    async def work() -> None:
+        async with controlled(record) as controller:
+            await controller.add(NewJob(name="alice", workers=["h1"], slots=4))
+            [sid] = await join(controller, "alice", [5001])
+            await told(controller, sid, udp_port=5001)
+        for file in record.directory.glob("controller.db*"):
+            file.unlink()
+        async with controlled(record) as controller:
+            assert controller.store.events()[-1].text.startswith("switch s1: its program was loaded; ")
+            await controller.add(NewJob(name="alice", workers=["h1"], slots=4))
+            [sid] = await join(controller, "alice", [5001])
+            await told(controller, sid, udp_port=5001)
+        async with controlled(record) as controller:
+            assert controller.store.events()[-1].text == "switch s1: in line"
+
+    run(work())
