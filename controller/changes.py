@@ -77,7 +77,6 @@ class Session:
     deadline: float
     """When its lease ends."""
     status: Status
-    joined: float
     moved: float = 0.0
     """When its first missing chunk last changed."""
     refused_port: int = 0

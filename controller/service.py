@@ -262,7 +262,7 @@ class Controller:
         try:
             self._beginnings.save(job)
             if job.rate_bps is not None:
-                await self._set_rate(job)
+                await self._set_rate(job, len(group.hosts))
         except BaseException:
             if not job.removed:
                 job.removed = True
@@ -306,14 +306,17 @@ class Controller:
         self._check_replicas(job.link, name, len(hosts), job)
         job.link.jobs.check_rent(job.number, slots)
         self._beginnings.save(job)  # where that fails nothing has changed
-        if "rate_bps" in asked.model_fields_set and asked.rate_bps != job.rate_bps:
-            before, job.rate_bps = job.rate_bps, asked.rate_bps
+        before = job.rate_bps
+        if "rate_bps" in asked.model_fields_set:
+            job.rate_bps = asked.rate_bps
+        if job.rate_bps != before or (before is not None and len(hosts) != len(group.hosts)):
             try:
-                await self._set_rate(job)
+                await self._set_rate(job, len(hosts))  # the burst is of so many workers' windows
             except BaseException:
                 job.rate_bps = before
                 raise
-            rate = "not limited" if asked.rate_bps is None else f"{asked.rate_bps / 1e6:g} Mbit/s"
+        if job.rate_bps != before:
+            rate = "not limited" if job.rate_bps is None else f"{job.rate_bps / 1e6:g} Mbit/s"
             self.note(name, "changed", f"its rate is {rate}")
         if hosts != group.hosts:
             self._seat_anew(job, hosts, now)
@@ -434,11 +437,11 @@ class Controller:
         except SwitchClientError as error:  # then they are read before its first epoch
             log.info("%s: %s", job.name, error)
 
-    async def _set_rate(self, job: LiveJob) -> None:
+    async def _set_rate(self, job: LiveJob, workers: int) -> None:
         async with job.link.lock:
             if job.removed:  # its number may be another job's
                 raise NoSuchJobError(job.name, sorted(self._jobs))
-            link, workers = job.link, len(job.group.hosts)
+            link = job.link
             try:
                 await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
             except SwitchClientError:  # it may have been written all the same

@@ -73,7 +73,7 @@ class Sessions:
         now = time.monotonic()
         status = Status(epoch=row.epoch, udp_port=row.udp_port)
         host = hosts[row.rank]
-        session = Session(row.sid, row.rank, host, row.ip, now + self.lease, status, now, now)
+        session = Session(row.sid, row.rank, host, row.ip, now + self.lease, status, now)
         job.group.sessions[row.rank] = session
         self._held[row.sid] = (job, session)
 
@@ -99,7 +99,7 @@ class Sessions:
         self._epochs.check([Source(host.name, ip, udp_port)])
         now = time.monotonic()
         status = Status(udp_port=udp_port)
-        session = Session(secrets.token_hex(16), rank, host.name, ip, now + self.lease, status, now, now)
+        session = Session(secrets.token_hex(16), rank, host.name, ip, now + self.lease, status, now)
         self._store.put_sessions([job.session_row(session)])
         job.group.sessions[rank] = session
         job.barriers.pop(rank, None)

@@ -51,7 +51,7 @@ def member(rank: int, n: int, epoch: int, port: int, g0: int = 0, t0: int = 0, w
 
 def session(rank: int, port: int, sid: str = "") -> Session:
     status = Status(udp_port=port)
-    return Session(sid or f"s{rank}", rank, f"h{rank + 1}", f"10.0.0.{rank + 1}", 1e9, status, 0.0)
+    return Session(sid or f"s{rank}", rank, f"h{rank + 1}", f"10.0.0.{rank + 1}", 1e9, status)
 
 
 def running(n: int = 3) -> Group:

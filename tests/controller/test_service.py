@@ -416,3 +416,22 @@ def test_a_new_state_file_never_meets_old_sums(record: NetRecord, tmp_path: Path
             assert controller.store.events()[-1].text == "switch s1: in line"
 
     run(work())
+
+
+def test_a_rate_s_burst_follows_the_number_of_workers(record: NetRecord) -> None:
+    def burst() -> int:
+        with connect(record, "s1", primary=False) as client:
+            [item] = [item for key, item in read_all(client).items() if key[0] == "meter"]
+        value: Any = item.value
+        return int(value[1])
+
+    async def work() -> None:
+        async with controlled(record) as controller:
+            await controller.add(NewJob(name="alice", workers=["h1", "h2"], slots=16, rate_bps=80_000_000))
+            assert burst() == 80_000_000 // 8 // 20 + 2 * 65536  # 50 ms, and a super-packet a worker
+            await controller.change("alice", JobChange(workers=["h1", "h2", "h3"]))
+            assert burst() == 80_000_000 // 8 // 20 + 3 * 65536
+        async with controlled(record) as controller:
+            assert controller.job("alice").rate_bps == 80_000_000
+
+    run(work())
