@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one job as processes, one in each host: started, heard (lines of JSON), and always ended."""
+"""The ranks of one job as processes, one in each host: started, told and heard (lines of JSON), always ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -53,6 +55,8 @@ class Ranks:
         self._children: list[subprocess.Popen[bytes]] = []
         self._errors = [tempfile.TemporaryFile() for _ in hosts]  # noqa: SIM115 - closed in close()
         self._buffers = [b"" for _ in hosts]
+        self._messages: deque[tuple[int, dict[str, Any] | None]] = deque()
+        """None from a rank whose process ended badly."""
         self._selector = selectors.DefaultSelector()
         # Each rank has a core's worth of work: numpy's own threads would only fight for it.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -62,7 +66,7 @@ class Ranks:
                     record,
                     host,
                     [sys.executable, "-m", module, *arguments[rank]],
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._errors[rank],
                     cwd=record.directory,
@@ -77,6 +81,17 @@ class Ranks:
             self.close()
             raise
 
+    def tell(self, **fields: Any) -> None:
+        """Send every rank one line of JSON on its standard input; RankError when one has ended."""
+        line = json.dumps(fields).encode() + b"\n"
+        for rank, child in enumerate(self._children):
+            assert child.stdin is not None
+            try:
+                child.stdin.write(line)
+                child.stdin.flush()
+            except BrokenPipeError:
+                raise self._ended(rank) from None
+
     def heard(self, silence_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield (rank, message) as they come, until all ranks have ended well.
 
@@ -86,34 +101,69 @@ class Ranks:
         silence_s, then = max(silence_s, START_LIMIT_S + WATCH_S), silence_s
         deadline = time.monotonic() + silence_s
         while self._selector.get_map():
-            ready = self._selector.select(WATCH_S)
-            if ready:
+            if self._read(WATCH_S):
                 silence_s = then
                 deadline = time.monotonic() + silence_s
-            elif dead := records.load(self._record.name, self._record.root).dead():
-                raise NetworkError(self._record.name, f"{', '.join(dead)} died while the ranks were at work")
             elif time.monotonic() > deadline:
                 waiting = [key.data for key in self._selector.get_map().values()]
-                raise RankError(
-                    waiting[0],
-                    self.hosts[waiting[0]],
-                    f"no rank said anything for {silence_s:g} s (waiting for ranks {waiting})",
-                    self._said(waiting[0]),
-                )
-            for key, _ in ready:
-                rank: int = key.data
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    self._selector.unregister(key.fileobj)
-                    if self._children[rank].wait(END_LIMIT_S) != 0:
-                        raise self._ended(rank)
-                    continue
-                *lines, self._buffers[rank] = (self._buffers[rank] + data).split(b"\n")
-                for line in lines:
-                    message: dict[str, Any] = json.loads(line)
-                    if "error" in message:
-                        raise RankError(rank, self.hosts[rank], message["error"])
-                    yield rank, message
+                raise self._silent(waiting, f"no rank said anything for {silence_s:g} s")
+            while self._messages:
+                yield self._message()
+
+    def answers(self, limit_s: float) -> list[dict[str, Any]]:
+        """Return the next message of each rank, in their order.
+
+        Raises RankError when one fails, ends, or has said nothing in `limit_s` seconds; NetworkError as
+        `heard`.
+        """
+        found: dict[int, dict[str, Any]] = {}
+        deadline = time.monotonic() + limit_s
+        while len(found) < len(self.hosts):
+            while self._messages and len(found) < len(self.hosts):
+                rank, message = self._message()
+                found[rank] = message
+            waiting = [rank for rank in range(len(self.hosts)) if rank not in found]
+            if not waiting:
+                break
+            reading = {key.data for key in self._selector.get_map().values()}
+            if ended := [rank for rank in waiting if rank not in reading]:
+                raise self._ended(ended[0])
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._silent(waiting, f"no answer in {limit_s:.3g} s")
+            self._read(min(WATCH_S, left))
+        return [found[rank] for rank in range(len(self.hosts))]
+
+    def _read(self, wait_s: float) -> bool:
+        """Take what ranks say within a moment; False if they are silent."""
+        ready = self._selector.select(wait_s)
+        if not ready and (dead := records.load(self._record.name, self._record.root).dead()):
+            raise NetworkError(self._record.name, f"{', '.join(dead)} died while the ranks were at work")
+        for key, _ in ready:
+            rank: int = key.data
+            data = os.read(key.fd, 1 << 16)
+            if not data:
+                self._selector.unregister(key.fileobj)
+                if self._children[rank].wait(END_LIMIT_S) != 0:
+                    self._messages.append((rank, None))  # after what others said before
+                continue
+            *lines, self._buffers[rank] = (self._buffers[rank] + data).split(b"\n")
+            self._messages.extend((rank, json.loads(line)) for line in lines)
+        return bool(ready)
+
+    def _message(self) -> tuple[int, dict[str, Any]]:
+        rank, message = self._messages.popleft()
+        if message is None:
+            raise self._ended(rank)
+        if "error" in message:
+            raise RankError(rank, self.hosts[rank], message["error"])
+        return rank, message
+
+    def _silent(self, waiting: Sequence[int], what: str) -> RankError:
+        first = waiting[0]
+        return RankError(
+            first, self.hosts[first], f"{what} (waiting for ranks {list(waiting)})", self._said(first)
+        )
 
     def _said(self, rank: int) -> str:
         file = self._errors[rank]
@@ -137,8 +187,10 @@ class Ranks:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):  # what a rank that has ended was told
+                        pipe.close()
         self._selector.close()
         for file in self._errors:
             file.close()

@@ -38,3 +38,28 @@ def test_silent_ranks_are_ended_by_what_is_dead_and_not_by_what_is_started_again
         replace(record, given_up=("switch s1",)).save()
         with pytest.raises(NetworkError, match="ranks: switch s1 died while the ranks were at work"):
             list(ranks.heard(30))
+
+
+ECHO = "import sys; [print(line, end='', flush=True) for line in sys.stdin]"
+
+
+def test_ranks_answer_what_they_are_told_or_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(record: NetRecord, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(argv, **options)
+
+    monkeypatch.setattr(processes, "host_popen", here)
+    record = new_record("ranks", star(2), target="embedded", elements=64, slots=1024, root=tmp_path)
+    record.claim()
+    # `timeit` runs the statement: an echo, and one that ends after a line.
+    once = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.exit(1)"
+    arguments = [["-n", "1", "-r", "1", ECHO], ["-n", "1", "-r", "1", once]]
+    with Ranks(record, ["h1", "h2"], "timeit", arguments) as ranks:
+        ranks.tell(a=1)
+        assert ranks.answers(30) == [{"a": 1}, {}]
+        with pytest.raises(RankError, match="rank 1 on h2: its process ended with code 1"):
+            ranks.answers(30)
+    with Ranks(record, ["h1"], "timeit", arguments[:1]) as ranks:
+        with pytest.raises(RankError, match=r"rank 0 on h1: no answer in 0.1 s \(waiting for ranks \[0\]\)"):
+            ranks.answers(0.1)
