@@ -3,6 +3,7 @@
 
 from .engine import Engine
 from .errors import (
+    Absent,
     MismatchError,
     NonFiniteError,
     NotInJobError,
@@ -12,6 +13,7 @@ from .errors import (
     UnsupportedError,
     WorkerError,
 )
+from .handle import Handle, Progress
 from .join import join
 from .session_errors import (
     BarrierTimeoutError,
@@ -30,15 +32,18 @@ from .transport import Transport
 from .worker import Worker
 
 __all__ = [
+    "Absent",
     "BarrierTimeoutError",
     "BeyondRankError",
     "Engine",
+    "Handle",
     "JobDrainingError",
     "JobRemovedError",
     "MismatchError",
     "NoSuchJobError",
     "NonFiniteError",
     "NotInJobError",
+    "Progress",
     "RankTakenError",
     "RendezvousTimeoutError",
     "ResumeError",

@@ -19,8 +19,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, overload
 
 from numpy.typing import ArrayLike, NDArray
 
@@ -35,6 +35,7 @@ from .errors import (
     StalledError,
     WorkerError,
 )
+from .handle import Handle, Progress
 from .kept import Ranges
 from .kernels import Kernels
 from .native import best_kernels
@@ -61,6 +62,9 @@ class Membered(Protocol):
 
         Raises BarrierTimeoutError at `limit` (time.monotonic), which is `seconds` after it began.
         """
+
+    def look(self, error: StalledError) -> None:
+        """Say in a call's error whose contributions the switch lacks; asks the controller, for a moment."""
 
     def close(self) -> None:
         """Leave the job and end the session's threads."""
@@ -114,9 +118,40 @@ class Worker:
         """Totals since the worker was made, over all its epochs."""
         return self.engine.stats
 
+    @overload
     def all_reduce(
-        self, array: ArrayLike, op: str = "sum", *, out: NDArray[Any] | None = None, cast: bool = False
-    ) -> NDArray[Any]:
+        self,
+        array: list[Any] | tuple[Any, ...],
+        op: str = ...,
+        *,
+        out: Sequence[NDArray[Any] | None] | None = ...,
+        cast: bool = ...,
+        timeout: float | None = ...,
+        progress: Progress | None = ...,
+    ) -> list[NDArray[Any]]: ...
+
+    @overload
+    def all_reduce(
+        self,
+        array: ArrayLike,
+        op: str = ...,
+        *,
+        out: NDArray[Any] | None = ...,
+        cast: bool = ...,
+        timeout: float | None = ...,
+        progress: Progress | None = ...,
+    ) -> NDArray[Any]: ...
+
+    def all_reduce(
+        self,
+        array: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        cast: bool = False,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
         """Return the sum of all ranks' arrays, or with op="mean" (floats) that divided by their number.
 
         array: int32, float32, float16 or ml_dtypes' bfloat16 of any shape, both the same at all ranks;
@@ -136,16 +171,42 @@ class Worker:
         JobRemovedError and SessionEndedError.
         """
         try:
+            if isinstance(array, list | tuple):
+                outs = [None] * len(array) if out is None else list(out)
+                return [
+                    self.all_reduce(a, op, out=o, cast=cast, timeout=timeout, progress=progress)
+                    for a, o in zip(array, outs, strict=True)
+                ]
             engine = self._enter(array, op, out, cast)
             result = None
             while result is None:
                 result = self._turn(engine)
             return result
         except BaseException as error:
+            if self._session is not None and isinstance(error, StalledError):
+                self._session.look(error)  # the epoch is over once this rank has given up
             self._give_up(error)
             raise
         finally:
             self._leave_call()
+
+    def all_reduce_async(
+        self,
+        array: Any,
+        op: str = "sum",
+        *,
+        out: Any = None,
+        cast: bool = False,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> Handle:
+        """Begin what `all_reduce` does and return its handle; all ranks begin theirs in the same order."""
+        before = self.stats.copy()
+        try:
+            result = self.all_reduce(array, op, out=out, cast=cast, timeout=timeout, progress=progress)
+        except WorkerError as error:
+            return Handle(None, error, self.stats.since(before))
+        return Handle(result, None, self.stats.since(before))
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until all ranks of the job have called barrier as often; `timeout` seconds at most.
@@ -392,7 +453,7 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, MismatchError):
         return "mismatch"
     if isinstance(error, StalledError):
-        return f"timed out after {error.seconds:g} s without a result"
+        return error.brief
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     return f"{type(error).__name__}: {error}"
