@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -35,6 +35,7 @@ from controller.metrics import exposition
 from controller.program.faults import Shares
 from controller.requests import (
     Barrier,
+    Chunk,
     JobChange,
     Join,
     Name,
@@ -51,6 +52,8 @@ from wire.membership import MembershipError
 
 MAX_BODY = 1 << 20
 """Bytes of a request's body."""
+
+Chunks = Annotated[list[Chunk], Query(min_length=1, max_length=looks.FEW)]
 
 _STATUS: dict[type[P4ReduceError], int] = {
     BindAgainError: 409,
@@ -145,6 +148,11 @@ def _jobs(app: FastAPI, controller: Controller) -> None:
     async def slots(name: str) -> list[dict[str, Any]]:
         """The slots that the present epoch has used, each with who has contributed and who has not."""
         return [asdict(view) for view in await looks.slots(controller.job(name))]
+
+    @app.get("/v1/jobs/{name}/chunks", tags=["jobs"])
+    async def chunks(name: str, chunk: Chunks) -> list[dict[str, Any]]:
+        """Who has not contributed to a few chunks of the present epoch, as the switch says."""
+        return [asdict(view) for view in await looks.chunks(controller.job(name), chunk)]
 
     @app.get("/v1/jobs/{name}/explain", tags=["jobs"])
     async def explain_job(name: str) -> dict[str, str]:

@@ -24,6 +24,8 @@ from wire.verdicts import REPORTED, Verdict
 
 MOST = 1024
 """Slots, each of one version, that one look asks for."""
+FEW = 8
+"""Chunks of which one is told who is missing."""
 AT_ONCE = 32
 """Peeks under one hold of the lock."""
 JOBS_AT_ONCE = 2
@@ -48,6 +50,22 @@ class SlotView:
     done: bool
     age_seconds: float
     """How long looks have found it like this: 0 at the first one."""
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A rank and its host."""
+
+    rank: int
+    host: str
+
+
+@dataclass(frozen=True)
+class ChunkView:
+    """A chunk of the present epoch; `missing` are the ranks that have not contributed: none, it is done."""
+
+    chunk: int
+    missing: list[Awaited]
 
 
 def frontier(job: LiveJob) -> int | None:
@@ -94,6 +112,35 @@ async def slots(job: LiveJob, most: int = MOST) -> list[SlotView]:
     return sorted(found, key=lambda view: view.chunk)
 
 
+async def chunks(job: LiveJob, numbers: Sequence[int]) -> list[ChunkView]:
+    """Return who has contributed to some chunks of a job's present epoch, FEW at most.
+
+    Those that their slots no longer hold are left out: all ranks had contributed to them. Raises
+    NotReadyError, SwitchClientError.
+    """
+    async with job.link.lock:
+        epoch, hosts = job.epoch, job.group.hosts
+        if epoch is None or not job.group.installed:
+            raise NotReadyError(job.name, f"job {job.name} is between two epochs")
+        if not job.link.in_line:
+            raise _not_ready(job)
+        some = sorted(set(numbers))[:FEW]
+        states = await asyncio.to_thread(_peek, job.link, epoch, some)
+    found = []
+    for chunk, state in zip(some, states, strict=True):
+        ahead = _distance(state.tag, chunk) if state.epoch == epoch.epoch else -1
+        if ahead <= 0:
+            seen = state.seen if ahead == 0 else 0
+            lacking = [Awaited(r, hosts[r]) for r in range(len(epoch.seats)) if not seen >> r & 1]
+            found.append(ChunkView(chunk, lacking))
+    return found
+
+
+def _distance(tag: int, chunk: int) -> int:
+    """Return how far a tag is ahead of a chunk's (RFC 1982)."""
+    return (tag - chunk + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
 def _told(job: LiveJob) -> list[Status]:
     return [session.status for session in job.group.sessions.values() if job.group.in_epoch(session)]
 
@@ -117,7 +164,7 @@ def _view(job: LiveJob, epoch: Job, near: int, state: SlotState, now: float) -> 
     return SlotView(
         *place,
         epoch=state.epoch,
-        chunk=near + (state.tag - near + (1 << 31)) % (1 << 32) - (1 << 31),
+        chunk=near + _distance(state.tag, near),
         seen=[rank for rank in ranks if state.seen >> rank & 1],
         missing=[rank for rank in ranks if not state.seen >> rank & 1],
         done=state.done,

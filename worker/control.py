@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from wire.control import RESTART_SECONDS, ControlClient, RefusedError, at
+from wire.control import CALL_SECONDS, RESTART_SECONDS, ControlClient, RefusedError, at
 
-from .errors import WorkerError
+from .errors import Absent, WorkerError
 from .kept import Ranges
 from .session_errors import (
-    Absent,
     BeyondRankError,
     JobDrainingError,
     JobRemovedError,
@@ -76,6 +75,12 @@ class Control(Protocol):
     def host(self, rank: int) -> str:
         """Return the name of a rank's host."""
 
+    def lacking(self, chunks: Sequence[int], seconds: float) -> dict[int, list[Absent]]:
+        """Return for each of these chunks the ranks without a contribution at the switch.
+
+        None of them where the switch has the result; a chunk that it tells nothing of is left out.
+        """
+
     def leave(self) -> None:
         """End the session."""
 
@@ -83,15 +88,22 @@ class Control(Protocol):
         """Close all connections. Idempotent."""
 
 
+class Connect(Protocol):
+    """Makes a client that waits `patience` seconds for somebody to listen, and `seconds` for an answer."""
+
+    def __call__(self, patience: float, seconds: float = CALL_SECONDS) -> ControlClient:
+        """Return the client."""
+
+
 class HttpControl:
-    """A Control over the controller's API. `connect` makes a client of such patience.
+    """A Control over the controller's API.
 
     Joining outlasts a controller's restart. Later calls are not patient: who makes them tries again.
 
     Raises NoSuchJobError, BeyondRankError, JobDrainingError; see Control.
     """
 
-    def __init__(self, connect: Callable[[float], ControlClient], job: str, rank: int) -> None:
+    def __init__(self, connect: Connect, job: str, rank: int) -> None:
         self.job, self.rank = job, rank
         self.lease = 0.0
         self._connect = connect
@@ -159,6 +171,15 @@ class HttpControl:
     def host(self, rank: int) -> str:
         """Return the name of a rank's host; see Control."""
         return self._hosts[rank] if rank < len(self._hosts) else "unknown"
+
+    def lacking(self, chunks: Sequence[int], seconds: float) -> dict[int, list[Absent]]:
+        """Return who is missing of some chunks; see Control."""
+        with self._connect(0.0, seconds) as client:
+            found = client.call("GET", at("jobs", self.job, "chunks"), chunk=list(chunks))
+        return {
+            int(told["chunk"]): [Absent(int(r["rank"]), str(r["host"])) for r in told["missing"]]
+            for told in found
+        }
 
     def leave(self) -> None:
         """End the session; see Control."""

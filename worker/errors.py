@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from wire.errors import P4ReduceError
+
+from .kept import runs
 
 
 class WorkerError(P4ReduceError):
@@ -56,11 +61,25 @@ class NonFiniteError(WorkerError, ValueError):
         )
 
 
+class Absent(NamedTuple):
+    """A rank that is awaited, and the host that it belongs to."""
+
+    rank: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (host {self.host})"
+
+
 class StalledError(WorkerError, TimeoutError):
     """No result arrived for `seconds`; this rank has left the job.
 
     `first` is the lowest chunk number without a result, `missing` how many sent chunks have none,
     `stopped` why the controller had stopped the job, None if it had not.
+
+    At a joined worker the controller has asked the switch for some of these chunks: `lacking` has for each
+    the ranks that have not contributed, none where the switch has the result and it did not come here.
+    `unasked` says why that is not known, None where it is.
     """
 
     def __init__(
@@ -75,13 +94,53 @@ class StalledError(WorkerError, TimeoutError):
     ) -> None:
         self.seconds, self.first, self.missing, self.total = seconds, first, missing, total
         self.switch, self.retransmissions, self.stopped = switch, retransmissions, stopped
-        paused = f", and the job is stopped ({stopped}): see its events" if stopped is not None else ""
-        super().__init__(
-            f"no result for {seconds:g} s from switch {switch}: {missing} chunk(s) sent and unanswered, "
-            f"the first is chunk {first}, of {total} in this all-reduce; {retransmissions} retransmissions"
-            f"{paused}. Check that every rank of the job calls all_reduce and reaches the switch, "
-            "then rejoin the job."
+        self.lacking: dict[int, list[Absent]] = {}
+        self.unasked: str | None = "this worker has no controller to ask"
+        super().__init__(seconds)
+
+    @property
+    def absent(self) -> list[Absent]:
+        """The ranks that have not contributed to a chunk of `lacking`."""
+        return sorted({rank for ranks in self.lacking.values() for rank in ranks})
+
+    @property
+    def brief(self) -> str:
+        """What the other ranks are told."""
+        awaited = f", waiting for {_listed(self.absent)}" if self.absent else ""
+        return f"timed out after {self.seconds:g} s without a result{awaited}"
+
+    def __str__(self) -> str:
+        paused = f", and the job is stopped ({self.stopped}): see its events" if self.stopped else ""
+        return (
+            f"no result for {self.seconds:g} s from switch {self.switch}: {self.missing} chunk(s) sent and "
+            f"unanswered, the first is chunk {self.first}, of {self.total} in this all-reduce; "
+            f"{self.retransmissions} retransmissions{paused}. {self._found()}Check that every rank of the "
+            "job calls all_reduce and reaches the switch, then rejoin the job."
         )
+
+    def _found(self) -> str:
+        if self.unasked is not None:
+            return f"Which workers are missing is not known: {self.unasked}. "
+        alike: dict[tuple[Absent, ...], list[int]] = {}
+        for chunk, ranks in self.lacking.items():
+            alike.setdefault(tuple(ranks), []).append(chunk)
+        said = ""
+        for missing, chunks in alike.items():
+            which = f"chunk{'s' if len(chunks) > 1 else ''} {_runs(chunks)}"
+            if missing:
+                said += f"The switch has nothing of {_listed(missing)} for {which}. "
+            else:
+                said += f"The switch has the result of {which}, and it did not come here. "
+        return said
+
+
+def _listed(ranks: Sequence[Absent]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Return ascending numbers in words, as 3 to 5, 7."""
+    return ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in runs(numbers))
 
 
 class ResumeError(WorkerError):

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from wire.control import ControlClient, RefusedError, find_socket
+from wire.control import CALL_SECONDS, ControlClient, RefusedError, find_socket
 from wire.membership import Membership
 
 from .bind import bind_port
@@ -89,7 +89,11 @@ def join(
             f"rank {rank!r} is no whole number: pass an int, as int(sys.argv[1])"
         ) from None
     where = find_socket(net) if address is None else address
-    control = HttpControl(lambda patience: ControlClient(where, token, patience=patience), job, rank)
+
+    def connect(patience: float, seconds: float = CALL_SECONDS) -> ControlClient:
+        return ControlClient(where, token, seconds, patience)
+
+    control = HttpControl(connect, job, rank)
     try:
         session = Session(control, UdpLink(control.ip, transport), call_timeout)
         return session.rendezvous(timeout)

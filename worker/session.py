@@ -21,9 +21,8 @@ from wire.control import ControlError, RefusedError, UnreachableControllerError
 from wire.membership import Membership
 
 from .control import BIND_AGAIN, Control, Status, ending
-from .errors import WorkerError
+from .errors import Absent, StalledError, WorkerError
 from .session_errors import (
-    Absent,
     BarrierTimeoutError,
     JobDrainingError,
     Lost,
@@ -45,6 +44,9 @@ FETCH_PATIENCE = 2.0
 """Seconds to wait for results of the old epoch: what the switch has, it answers at once. What a rank knows
 from an earlier epoch still may be in no slot any more."""
 BIND_ATTEMPTS = 16
+LOOK_CHUNKS = 8
+LOOK_SECONDS = 2.0
+"""What a call that timed out has the controller look at, and how long that may take."""
 CLOSE_LIMIT = 5.0
 """Seconds that the threads may take to end."""
 
@@ -303,6 +305,19 @@ class Session:
             return self._control.absent()
         except (ControlError, WorkerError):
             return []
+
+    def look(self, error: StalledError) -> None:
+        """Say in the error who is missing; see Membered."""
+        worker = self._worker
+        assert worker is not None
+        with worker.changed:
+            chunks = worker.engine.missing(LOOK_CHUNKS)
+        try:
+            error.lacking = self._control.lacking(chunks, LOOK_SECONDS)
+        except ControlError as unasked:
+            error.unasked = str(unasked)
+        else:
+            error.unasked = None
 
     def barrier(self, number: int, limit: float, seconds: float) -> bool:
         """Wait a moment at a barrier; see Membered."""

@@ -6,17 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .errors import WorkerError
-
-
-class Absent(NamedTuple):
-    """A rank without a worker, and the host that it belongs to."""
-
-    rank: int
-    host: str
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} (host {self.host})"
+from .errors import Absent, WorkerError
 
 
 class Lost(NamedTuple):

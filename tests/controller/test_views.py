@@ -18,6 +18,7 @@ from controller.program.verdicts import JobVerdicts
 from controller.tally import OTHERS, JobTally
 from tests.controller.office import Member, Office
 from tests.controller.served import Served
+from wire.control import RefusedError
 from wire.verdicts import Verdict
 from worker.memory import reduce_together
 
@@ -102,6 +103,50 @@ def test_slots(office: Office) -> None:
     ages = {slot["chunk"]: slot["age_seconds"] for slot in again}
     assert all(ages[slot["chunk"]] > slot["age_seconds"] for slot in first)
     assert all(slot["age_seconds"] == 0 for slot in waiting)
+
+
+def chunks(office: Office, *numbers: Any) -> Any:
+    with office.client() as client:
+        return client.call("GET", "/v1/jobs/a/chunks", chunk=list(numbers))
+
+
+def test_chunks_say_who_has_not_contributed(office: Office) -> None:
+    office.add("first", [7001], slots=5)
+    members = office.add("a", [7011, 7012, 7013], slots=8)
+    nobody = [{"rank": rank, "host": f"h{rank + 1}"} for rank in range(3)]
+    assert chunks(office, 3) == [{"chunk": 3, "missing": nobody}]
+    reduce(office, members, ELEMENTS * 12)  # 13 chunks with the header packet
+    send(members[1], ELEMENTS)
+    assert chunks(office, 15, 13, 12, 14, 14) == [
+        {"chunk": 12, "missing": []},
+        {"chunk": 13, "missing": [nobody[0], nobody[2]]},
+        {"chunk": 14, "missing": [nobody[0], nobody[2]]},
+        {"chunk": 15, "missing": nobody},
+    ]
+    # Slots 5 and 6 of version 1 hold chunks 13 and 14 and never those of 16 before.
+    assert chunks(office, 29) == [{"chunk": 29, "missing": nobody}]
+    for member in (members[0], members[2]):
+        send(member, ELEMENTS)
+    for member in members:
+        member.worker.engine.on_results(member.worker.transport.receive(0.0), 0.1)
+        member.worker.engine.finish(0.2)
+    reduce(office, members, ELEMENTS * 20)  # chunks 15 to 35: slots are used anew
+    assert chunks(office, 13, 30) == [{"chunk": 30, "missing": []}]
+
+
+@pytest.mark.parametrize("numbers", [[], [-1], ["x"], [1] * 9])
+def test_chunks_are_few(office: Office, numbers: list[Any]) -> None:
+    office.add("a", [7015], slots=8)
+    with pytest.raises(RefusedError, match="chunk") as caught:
+        chunks(office, *numbers)
+    assert caught.value.status == 422
+
+
+def test_chunks_between_two_epochs(office: Office) -> None:
+    with office.client() as client:
+        client.call("POST", "/v1/jobs", {"name": "a", "workers": ["h1"], "slots": 8})
+    with pytest.raises(RefusedError, match="job a is between two epochs"):
+        chunks(office, 1)
 
 
 def test_tags_are_unwrapped_beyond_32_bits(office: Office) -> None:

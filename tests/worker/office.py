@@ -7,22 +7,23 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from controller.changes import Group
 from controller.changes import Session as Held
 from controller.changes import Status as Said
+from controller.program.peek import Peek
 from switch.device import SwitchDevice
-from tests.worker.world import Ports, forget_sums, new_switch, seats
+from tests.controller.direct import DirectSwitch
+from tests.worker.world import P4INFO, Ports, forget_sums, new_switch, seats
 from wire.control import RefusedError, UnreachableControllerError
 from wire.membership import Membership
-from worker import Worker
+from worker import Absent, Worker
 from worker.control import Status
 from worker.memory import Frames, MemoryFabric, MemoryTransport
 from worker.session import Session
-from worker.session_errors import Absent
 
 JOB, NUMBER = "demo", 5
 
@@ -40,6 +41,7 @@ class Office:
         self.refuse: set[int] = set()
         self.device = device
         self._switch, self._jobs = new_switch(device)
+        self._direct, self._peek = DirectSwitch(device, P4INFO), Peek(P4INFO)
         self._switch_lock = threading.Lock()
         self.fabric = MemoryFabric(self._process, **faults)
         self.group = Group([f"h{r + 1}" for r in range(n)])
@@ -164,6 +166,20 @@ class Office:
                 held.deadline = time.monotonic() + self.lease
             self.changed.notify_all()
 
+    def lacking(self, chunks: Sequence[int]) -> dict[int, list[Absent]]:
+        """What the switch says by peeks."""
+        with self.changed, self._switch_lock:
+            self._answer()
+            found = {}
+            base = self._jobs.job(NUMBER).base
+            for chunk in chunks:
+                slot = base + chunk % self.window
+                state = self._peek.slot(self._direct, slot, chunk // self.window % 2)
+                seen = state.seen if (state.epoch, state.tag) == (self.group.epoch, chunk) else 0
+                ranks = [rank for rank in range(len(self.group.hosts)) if not seen >> rank & 1]
+                found[chunk] = [Absent(rank, self.group.hosts[rank]) for rank in ranks]
+            return found
+
     def barrier(self, sid: str, number: int, wait: float) -> list[int]:
         until = time.monotonic() + wait
         with self.changed:
@@ -204,6 +220,9 @@ class Line:
 
     def host(self, rank: int) -> str:
         return self._office.group.hosts[rank]
+
+    def lacking(self, chunks: Sequence[int], seconds: float) -> dict[int, list[Absent]]:
+        return self._office.lacking(chunks)
 
     def leave(self) -> None:
         if self.sid in self._office.sessions:

@@ -359,6 +359,48 @@ def test_a_time_out_is_a_loss_to_the_others_and_all_go_on(make_job: MakeJob) -> 
     job.reduce()
 
 
+def test_a_time_out_says_which_chunks_and_whose_are_missing(make_job: MakeJob) -> None:
+    job = make_job(3, call=0.7)
+    few = np.ones(64 * 3, np.int32)  # and a header packet: two fit the congestion window
+    calls = [job.call(0, few), job.call(2, few)]
+    job.until(lambda: any(call.done() for call in calls))
+    first = next(call for call in calls if call.done())
+    with pytest.raises(StalledError) as caught:
+        first.result(LIMIT)
+    told, own = caught.value, 2 * calls.index(first)
+    assert told.lacking == {chunk: [(1, "h2")] for chunk in range(2)}
+    assert "The switch has nothing of rank 1 (host h2) for chunks 0 to 1. " in str(told)
+    with pytest.raises((WorkerLostError, StalledError), match=r"rank 1 \(host h2\)") as other:
+        calls[1 - calls.index(first)].result(LIMIT)
+    if isinstance(other.value, WorkerLostError):
+        [lost] = other.value.lost
+        assert (lost.rank, lost.host) == (own, f"h{own + 1}")
+        assert lost.why == "timed out after 0.7 s without a result, waiting for rank 1 (host h2)"
+    with pytest.raises(WorkerLostError):
+        job.call(1, few).result(LIMIT)
+    job.reduce()
+
+
+def test_a_time_out_for_results_that_do_not_come_says_that_the_switch_has_them(make_job: MakeJob) -> None:
+    deaf = Deaf(threading.Event())
+    job = make_job(2, call=0.5, wraps={1: deaf})
+    deaf.deaf.set()
+    few = ONES[:9]
+    late = job.call(1, few)
+    np.testing.assert_array_equal(job.call(0, few).result(LIMIT), 2 * few)
+    with pytest.raises(StalledError, match="The switch has the result of chunks 0 to 1, and it did not come"):
+        late.result(LIMIT)
+
+
+def test_a_time_out_without_a_controller_says_that_it_could_not_ask(make_job: MakeJob) -> None:
+    job = make_job(2, call=0.5)
+    job.office.go_away(True)
+    with pytest.raises(StalledError, match="missing is not known: no controller answers at office") as caught:
+        job.call(0).result(LIMIT)
+    assert caught.value.lacking == {}
+    job.office.go_away(False)
+
+
 class Interrupting:
     """A transport in which a Ctrl-C arrives at a given receive."""
 
