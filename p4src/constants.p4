@@ -5,6 +5,7 @@
 const bit<16> TYPE_IPV4 = 0x0800;
 const bit<16> TYPE_ARP = 0x0806;
 const bit<8>  PROTOCOL_ICMP = 1;
+const bit<8>  PROTOCOL_TCP = 6;
 const bit<8>  PROTOCOL_UDP = 17;
 const bit<8>  SWITCH_TTL = 64;
 

@@ -53,6 +53,11 @@ header quoted_h { // RFC 792: an ICMP error's second word, and the IPv4 header o
     bit<32> dst;
 }
 
+header tcp_h { // RFC 9293, what tells flows apart
+    bit<16> src;
+    bit<16> dst;
+}
+
 header udp_h {
     bit<16> src;
     bit<16> dst;
@@ -107,6 +112,7 @@ struct headers_t {
     ipv4_options_h ipv4_options;
     icmp_h         icmp;
     quoted_h       quoted;
+    tcp_h          tcp;
     udp_h          udp;
     agg_h          agg;
     exponents_h    exponents;

@@ -41,6 +41,7 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     state parse_payload {
         transition select(hdr.ipv4.fragment_offset, hdr.ipv4.protocol) {
             (0, PROTOCOL_UDP): parse_udp;
+            (0, PROTOCOL_TCP): parse_tcp;
             (0, PROTOCOL_ICMP): parse_icmp;
             default: accept;
         }
@@ -58,6 +59,10 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
     state parse_quoted {
         packet.extract(hdr.quoted);
+        transition accept;
+    }
+    state parse_tcp {
+        packet.extract(hdr.tcp);
         transition accept;
     }
     state parse_udp {
@@ -92,6 +97,7 @@ control SwitchDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ipv4_options);
         packet.emit(hdr.icmp);
         packet.emit(hdr.quoted);
+        packet.emit(hdr.tcp);
         packet.emit(hdr.udp);
         packet.emit(hdr.agg);
         packet.emit(hdr.exponents);

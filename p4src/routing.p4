@@ -61,7 +61,17 @@ control Sources(inout headers_t hdr, inout metadata_t meta, out bool permitted) 
     }
 }
 
+// Of several equal ways each flow takes one, by a hash of addresses, protocol and ports; by addresses and protocol
+// alone for fragments, so that all of a datagram take one way. A switch's seed makes it choose unlike the others: else
+// all that comes to it by one way of several would leave it by one.
 control Routing(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
+    bit<16> group;
+    bit<16> index;
+    bit<16> ways;
+    bit<32> seed;
+    bit<32> ports;
+    bit<32> flow;
+
     action refuse(verdict_t verdict) {
         meta.verdict = verdict;
         mark_to_drop(standard);
@@ -77,8 +87,22 @@ control Routing(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     action unroutable() {
         refuse(V_NO_ROUTE);
     }
+    action spread(bit<16> group_, bit<16> ways_, bit<32> seed_) {
+        group = group_;
+        ways = ways_;
+        seed = seed_;
+    }
     table routes {
         key = { hdr.ipv4.dst: lpm @name("prefix"); }
+        actions = { forward; spread; @defaultonly unroutable; }
+        const default_action = unroutable();
+        size = 4096;
+    }
+    table next_hops {
+        key = {
+            group: exact @name("group");
+            index: exact @name("index");
+        }
         actions = { forward; @defaultonly unroutable; }
         const default_action = unroutable();
         size = 4096;
@@ -86,8 +110,29 @@ control Routing(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     apply {
         if (hdr.ipv4.ttl <= 1) {
             refuse(V_TTL_EXPIRED);
-        } else {
-            routes.apply();
+            return;
+        }
+        group = 0;
+        ways = 0;
+        seed = 0;
+        switch (routes.apply().action_run) {
+            spread: {
+                ports = 0;
+                if (hdr.ipv4.more_fragments == 0) { // fragments but the first have no ports parsed
+                    if (hdr.tcp.isValid()) {
+                        ports = hdr.tcp.src ++ hdr.tcp.dst;
+                    } else if (hdr.udp.isValid()) {
+                        ports = hdr.udp.src ++ hdr.udp.dst;
+                    }
+                }
+                hash(flow, HashAlgorithm.crc32, 32w0, { hdr.ipv4.src, hdr.ipv4.dst, hdr.ipv4.protocol, ports },
+                     64w0x100000000);
+                flow = flow ^ seed;
+                MIX(flow) // a CRC is linear: seeds alone would only rename the ways
+                flow = (flow >> 16) * (bit<32>)ways; // over 2^16 the way: no division
+                index = flow[31:16];
+                next_hops.apply();
+            }
         }
     }
 }
