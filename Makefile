@@ -2,7 +2,7 @@
 # make run, make test: everything they need is set up first (setup.sh).
 # make run WORKERS=8 ELEMENTS=64 LOSS=2 SEED=7 SWITCH=bmv2 KEEP=1 PCAP=dir
 
-ROOMS := wire p4src switch controller worker topologies training bench tests
+ROOMS := wire p4src switch controller worker topologies training bench traces tests
 PY := .venv/bin/python
 export PYTHON ?= python3
 

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What link ends, links and their captures are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .table import Direction, Source
+
+DESCRIPTION = "link end "
+"""Before the end's name in the description of a capture's interface."""
+_NODE = r"[a-z]+[0-9]+"
+_END = re.compile(rf"({_NODE})-({_NODE})")
+_FILE = re.compile(rf"({_NODE}-{_NODE})(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
+_WAY = re.compile(r"(.+)_(in|out)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
+
+
+def link_of(end: str) -> str:
+    """Return the name of the link that an end, s1-h1, is one of: h1-s1."""
+    return "-".join(sorted(end.split("-")))
+
+
+def source(path: Path, name: str = "", description: str = "") -> Source:
+    """Return where the packets of a file's interface were captured, as far as it says."""
+    told = description.removeprefix(DESCRIPTION) if description.startswith(DESCRIPTION) else ""
+    by_file = _FILE.fullmatch(path.name)
+    end = _END.fullmatch(told) or (_END.fullmatch(by_file[1]) if by_file else None)
+    if end is not None:
+        return Source(path, end[0], end[1], link_of(end[0]))
+    way = _WAY.fullmatch(path.name)
+    if way is not None:
+        direction = Direction.UP if way[2] == "in" else Direction.DOWN
+        return Source(path, way[1], "", way[1], direction)
+    stem = re.sub(r"\.pcap(ng)?(\.gz)?$", "", path.name)
+    return Source(path, name or stem, "", name or stem)
