@@ -14,11 +14,13 @@ from pathlib import Path
 from sqlite3 import Connection
 
 from controller.database import transaction
-from controller.errors import BindAgainError, StateError
+from controller.errors import BindAgainError, ExhaustedError, StateError
 from wire.constants import is_job_port
 
 QUARANTINE_SECONDS = 600.0
 MAX_EPOCH = (1 << 32) - 1
+LEAF_PORTS = (1024, 65535)
+"""First and last UDP port that leaf switches send partials from."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS epochs (last INTEGER NOT NULL) STRICT;
@@ -66,6 +68,15 @@ class EpochStore:
 
         Raises BindAgainError (nothing is taken then), StateError when it cannot be persisted.
         """
+        return self.begin_tree(sources, ())[0]
+
+    def begin_tree(
+        self, sources: Sequence[Source], leaves: Sequence[tuple[str, str]]
+    ) -> tuple[int, dict[str, int]]:
+        """As `begin`, for an epoch with leaf switches (name, address): also return a UDP port for each.
+
+        Their ports are cycled: one of a former life comes again after ten minutes at the earliest.
+        """
         now = self._clock()
         with transaction(self._path) as database:
             database.execute("DELETE FROM ports WHERE since <= ?", (now - QUARANTINE_SECONDS,))
@@ -75,8 +86,9 @@ class EpochStore:
                 raise StateError(self._path, f"epoch {epoch} has more than 32 bits: is the clock right?")
             database.execute("DELETE FROM epochs")
             database.execute("INSERT INTO epochs VALUES (?)", (epoch,))
-            _put(database, sources, None)
-        return epoch
+            ports = {name: _free_port(database, ip, epoch) for name, ip in leaves}
+            _put(database, [*sources, *(Source(name, ip, ports[name]) for name, ip in leaves)], None)
+        return epoch, ports
 
     def end(self, sources: Sequence[Source]) -> None:
         """Note that nobody sends from these any more: their ten minutes begin now."""
@@ -92,6 +104,18 @@ class EpochStore:
         """Raise BindAgainError if `begin` would refuse one of these now."""
         with transaction(self._path) as database:
             _check(database, sources, self._clock())
+
+
+def _free_port(database: Connection, ip: str, epoch: int) -> int:
+    """Return a UDP port that nothing was sent from at an address lately; each epoch looks from its own on."""
+    taken = {row[0] for row in database.execute("SELECT port FROM ports WHERE ip = ?", (ip,))}
+    first, last = LEAF_PORTS
+    count = last - first + 1
+    for offset in range(count):
+        port = first + (epoch + offset) % count
+        if port not in taken and not is_job_port(port):
+            return port
+    raise ExhaustedError(f"UDP ports of leaf {ip}", count)
 
 
 def _last(database: Connection) -> int:

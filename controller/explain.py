@@ -16,8 +16,8 @@ from controller import looks
 from controller.changes import FETCH_SECONDS, STOP_SECONDS
 from controller.live import LiveJob
 from controller.looks import SlotView
-from controller.program.verdicts import JobVerdicts
 from controller.service import Controller
+from controller.tally import JobCounts
 from wire.verdicts import Verdict
 
 PAUSE = 0.5
@@ -50,13 +50,14 @@ async def explain(controller: Controller, job: LiveJob) -> str:
 
 def standing(controller: Controller, job: LiveJob) -> str | None:
     """Say what a job waits for as far as the books tell; None if it runs."""
-    group, link, now = job.group, job.link, time.monotonic()
+    group, now = job.group, time.monotonic()
     begin = f"Job {job.name} "
-    if not link.in_line:
+    link = next((link for link in job.links if not link.in_line), None)
+    if link is not None:
         why = f" ({link.complaint})" if link.complaint else ""
         return (
             f"{begin}runs on switch {link.name}, which is not reached now{why}. Its workers go on by "
-            "themselves if the switch runs; no epoch begins until it is back."
+            "themselves if the switch runs; no epoch begins until it is back, or others can sum for it."
         )
     change = group.change
     if group.draining is not None and (change is None or change.phase != "stop"):
@@ -66,7 +67,8 @@ def standing(controller: Controller, job: LiveJob) -> str | None:
     if change is None:
         if group.installed:
             return None
-        return f"{begin}is about to begin epoch {group.epoch}: its entries are being written to {link.name}."
+        where = _list(job.tree.switches)
+        return f"{begin}is about to begin epoch {group.epoch}: its entries are being written to {where}."
     why = f"is in a change of epoch, because {change.why}"
     if change.phase == "stop":
         late = [s.rank for s in group.seated() if s.status.stopped != change.id]
@@ -94,6 +96,8 @@ def standing(controller: Controller, job: LiveJob) -> str | None:
     ]
     if late:
         return f"{begin}{why}. It waits for {_ranks(job, late)} to bind another UDP port."
+    if job.homeless:
+        return f"{begin}{why}; all workers are ready, and no epoch can begin: {job.homeless}."
     return f"{begin}{why}; all workers are ready, and the new epoch is about to begin."
 
 
@@ -155,9 +159,17 @@ def _cause(
     first = looks.frontier(job)
     partial = next((view for view in found if not view.done), None)
     if partial is not None:
+        lacking = [
+            f"the partial of switch {leaf} for chunk {partial.chunk} has not come to its parent for "
+            f"{partial.age_seconds:.1f} s, though all below {leaf} have contributed"
+            for leaf in partial.lacking
+        ]
         return "; and ".join(
-            _not_contributed(controller, job, rank, partial, most, arrivals, rank in silent, now)
-            for rank in partial.missing
+            [
+                _not_contributed(controller, job, rank, partial, most, arrivals, rank in silent, now)
+                for rank in partial.missing
+            ]
+            + lacking
         )
     complete = {view.chunk for view in found if view.done}
     deaf = {
@@ -246,8 +258,9 @@ def _signs(
         )
     elif not refused:
         text += f"; none of its packets came in the last {PAUSE:g} s"
-    port = next(iter(record.peers(host).values())).port
-    for (faulty, direction), shares in controller.store.faults(job.link.name).items():
+    end = next(iter(record.peers(host).values()))
+    port = end.port
+    for (faulty, direction), shares in controller.store.faults(end.node).items():
         if faulty == port and (shares.drop or shares.corrupt):
             way = "from" if direction == "in" else "to"
             text += (
@@ -256,8 +269,9 @@ def _signs(
     return text
 
 
-def _completed(verdicts: JobVerdicts) -> int:
-    return sum(counts.get(Verdict.COMPLETED, (0, 0))[0] for counts in verdicts.workers.values())
+def _completed(found: JobCounts) -> int:
+    inputs = [*found.workers.values(), *found.leaves.values()]
+    return sum(counts.get(Verdict.COMPLETED, (0, 0))[0] for counts in inputs)
 
 
 def _of(counts: Mapping[str, int], *verdicts: Verdict) -> int:

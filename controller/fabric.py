@@ -37,11 +37,19 @@ class Dead:
     switches: frozenset[str] = frozenset()
     cables: frozenset[Cable] = frozenset()
 
+    def told(self, before: Dead) -> list[str]:
+        """Return in words what is dead here and was not before."""
+        cables = (sorted(cable) for cable in self.cables - before.cables)
+        return [
+            *(f"switch {name}" for name in sorted(self.switches - before.switches)),
+            *sorted(f"the link from {a[0]} port {a[1]} to {b[0]} port {b[1]}" for a, b in cables),
+        ]
+
 
 class Fabric:
     """The graph of a network's record, without the dead."""
 
-    def __init__(self, record: NetRecord, dead: Dead = Dead()) -> None:  # noqa: B008 (it is frozen)
+    def __init__(self, record: NetRecord, dead: Dead = Dead()) -> None:
         self.switches = tuple(s.name for s in record.switches if s.name not in dead.switches)
         self.hops: dict[str, tuple[Hop, ...]] = {}
         """By switch: its ports to nodes that live, ascending."""

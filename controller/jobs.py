@@ -19,7 +19,7 @@ from controller.errors import ControllerError, JobError, RollbackError, WriteErr
 from controller.p4info import Entity
 from controller.pool import Numbers, SlotPool
 from controller.program import Program
-from controller.program.admission import Pool, Sender
+from controller.program.admission import Pool, Sender, Uplink
 from wire.constants import JOBS, MAX_WORKERS, job_port
 from wire.membership import Membership
 
@@ -37,13 +37,31 @@ class SwitchSite:
 
 @dataclass(frozen=True)
 class WorkerSeat:
-    """One worker of a job in one epoch: its host, addresses, switch port and freshly bound UDP port."""
+    """One input of a switch in one epoch: a worker on its host, or a leaf switch.
+
+    `mac` is that of the next hop towards it, `port` the switch's, `udp_port` freshly bound or cycled.
+    """
 
     host: str
     ip: str
     mac: str
     port: int
     udp_port: int
+
+
+@dataclass(frozen=True)
+class LeafSeat:
+    """A leaf's way to its parent in one epoch."""
+
+    port: int
+    """That partials go out of."""
+    mac: str
+    """Of the next hop."""
+    parent_ip: str
+    parent_port: int
+    """That results come in at."""
+    udp_port: int
+    """Its own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ class Rent:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands in its present epoch."""
+    """A job at one switch in one epoch; at a leaf with its way up."""
 
     number: int
     seats: tuple[WorkerSeat, ...]
@@ -68,7 +86,8 @@ class Job:
     group: int
     rids: tuple[int, ...]
     levels: tuple[tuple[Entity, ...], ...] = field(repr=False)
-    """Its entries on the switch, by dependency level."""
+    """Its entries on the switch, by dependency level: group, receivers, members, and a leaf's parent."""
+    leaf: LeafSeat | None = None
 
 
 class JobController:
@@ -125,6 +144,10 @@ class JobController:
         self._rents[job] = rent
         return rent
 
+    def rented(self, job: int) -> Rent | None:
+        """Return what a job rents here, None for nothing."""
+        return self._rents.get(job)
+
     def check_rent(self, job: int, window: int) -> None:
         """Raise as `rent` would now, and change nothing."""
         before, had = self.pool, self._rents.get(job)
@@ -154,20 +177,31 @@ class JobController:
             raise JobError(number, f"a job has 1..{MAX_WORKERS} workers on one switch, not {len(seats)}")
         if not 1 <= lead <= rent.window:
             raise JobError(number, f"its lead is 1..{rent.window}, its window, not {lead}")
+        epoch = self._epochs.begin(sources(seats))
+        try:
+            job = self.place(number, seats, lead, epoch)
+        except BaseException:
+            self._epochs.end(sources(seats))
+            raise
+        try:
+            return job, self.memberships(job, g0, t0)
+        except BaseException:
+            self.give_back(job)
+            raise
+
+    def place(
+        self, number: int, seats: Sequence[WorkerSeat], lead: int, epoch: int, leaf: LeafSeat | None = None
+    ) -> Job:
+        """Take what an epoch that has begun needs at this switch, and make its entries; as `plan`."""
         groups: list[int] = []
         rids: list[int] = []
-        epoch = 0
         try:
             groups = self._groups.take(1)
             rids = self._rids.take(len(seats))
-            epoch = self._epochs.begin(_sources(seats))
-            job = self._job(number, tuple(seats), rent, lead, epoch, groups[0], rids)
-            return job, self.memberships(job, g0, t0)
+            return self._job(number, tuple(seats), self._rents[number], lead, epoch, groups[0], rids, leaf)
         except BaseException:
             self._groups.give_back(groups)
             self._rids.give_back(rids)
-            if epoch:
-                self._epochs.end(_sources(seats))
             raise
 
     def enter(self, job: Job) -> Job | None:
@@ -194,7 +228,7 @@ class JobController:
         """Give back what an epoch took, once no switch holds its entries."""
         self._groups.give_back([job.group])
         self._rids.give_back(list(job.rids))
-        self._epochs.end(_sources(job.seats))
+        self._epochs.end(sources(job.seats))
 
     def adopt(
         self,
@@ -206,13 +240,14 @@ class JobController:
         group: int,
         rids: Sequence[int],
         owner: str | None = None,
+        leaf: LeafSeat | None = None,
     ) -> Job:
         """Take over a job that outlived its controller, as it was; the switch is not touched."""
         self.rent(number, rent.window, rent.base, owner)
         self._groups.claim([group])
         self._rids.claim(rids)
-        self._epochs.hold(_sources(seats))
-        job = self._job(number, tuple(seats), rent, lead, epoch, group, rids)
+        self._epochs.hold(sources(seats))
+        job = self._job(number, tuple(seats), rent, lead, epoch, group, rids, leaf)
         self._jobs[number] = job
         return job
 
@@ -328,12 +363,18 @@ class JobController:
         epoch: int,
         group: int,
         rids: Sequence[int],
+        leaf: LeafSeat | None = None,
     ) -> Job:
-        levels = self._entries(number, seats, Pool(rent.base, rent.window, epoch, group), rids)
-        return Job(number, seats, rent.window, lead, epoch, rent.base, group, tuple(rids), levels)
+        levels = self._entries(number, seats, Pool(rent.base, rent.window, epoch, group), rids, leaf)
+        return Job(number, seats, rent.window, lead, epoch, rent.base, group, tuple(rids), levels, leaf)
 
     def _entries(
-        self, number: int, seats: Sequence[WorkerSeat], pool: Pool, rids: Sequence[int]
+        self,
+        number: int,
+        seats: Sequence[WorkerSeat],
+        pool: Pool,
+        rids: Sequence[int],
+        leaf: LeafSeat | None,
     ) -> tuple[tuple[Entity, ...], ...]:
         port = job_port(number)
         site, program, n = self._site, self._program, len(seats)
@@ -350,11 +391,18 @@ class JobController:
             )
             for seat, rid in zip(seats, rids, strict=True)
         ]
+        senders = [Sender(seat.port, seat.ip, seat.udp_port, port) for seat in seats]
+        if leaf is None:
+            members = [program.admission.worker(each, bit, n, pool) for bit, each in enumerate(senders)]
+            return (group,), tuple(receivers), tuple(members)
+        uplink = Uplink(leaf.port, site.mac, leaf.mac, site.ip, leaf.parent_ip, leaf.udp_port, port)
         members = [
-            program.admission.worker(Sender(seat.port, seat.ip, seat.udp_port, port), bit, n, pool)
-            for bit, seat in enumerate(seats)
+            program.admission.leaf_worker(each, bit, n, pool, uplink) for bit, each in enumerate(senders)
         ]
-        return (group,), tuple(receivers), tuple(members)
+        parent = program.admission.parent(
+            Sender(leaf.parent_port, leaf.parent_ip, port, leaf.udp_port), n, pool
+        )
+        return (group,), tuple(receivers), tuple(members), (parent,)
 
     def _membership(self, job: Job, rank: int, g0: int, t0: int) -> Membership:
         seat = job.seats[rank]
@@ -391,10 +439,12 @@ def delete_epoch(switch: Switch, job: Job) -> None:
         delete(switch, level)
 
 
-def expel(switch: Switch, job: Job, ranks: Iterable[int]) -> None:
-    """Delete the entries of single workers of an epoch. Raises as `delete_epoch`."""
-    for level in reversed(job.levels[1:]):
-        delete(switch, [level[rank] for rank in ranks])
+def expel(switch: Switch, job: Job, hosts: Iterable[str]) -> None:
+    """Delete the entries of the workers on some hosts. Raises as `delete_epoch`."""
+    gone = set(hosts)
+    bits = [bit for bit, seat in enumerate(job.seats) if seat.host in gone]
+    for level in (job.levels[2], job.levels[1]):
+        delete(switch, [level[bit] for bit in bits])
 
 
 def default_lead(window: int) -> int:
@@ -402,5 +452,6 @@ def default_lead(window: int) -> int:
     return max(1, window // 4)
 
 
-def _sources(seats: Sequence[WorkerSeat]) -> list[Source]:
+def sources(seats: Sequence[WorkerSeat]) -> list[Source]:
+    """Return where the packets of these inputs come from."""
     return [Source(seat.host, seat.ip, seat.udp_port) for seat in seats]

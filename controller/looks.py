@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.changes import Status
-from controller.jobs import Job
 from controller.live import LiveJob
+from controller.placement import Epoch
 from controller.program.peek import SlotState
-from controller.program.verdicts import JobVerdicts
+from controller.program.verdicts import Counts, JobVerdicts
 from controller.requests import NotReadyError
 from controller.switches import SwitchLink
+from controller.tally import JobCounts
 from wire.hints import command
 from wire.verdicts import REPORTED, Verdict
 
@@ -47,6 +48,8 @@ class SlotView:
     seen: list[int]
     """Ranks that have contributed."""
     missing: list[int]
+    lacking: list[str]
+    """Leaf switches that all below have contributed to, and whose partial has not come to their parent."""
     done: bool
     age_seconds: float
     """How long looks have found it like this: 0 at the first one."""
@@ -90,7 +93,7 @@ async def slots(job: LiveJob, most: int = MOST) -> list[SlotView]:
     if epoch is None or not job.group.memberships:
         return []
     # Two versions of W slots: of 2W consecutive chunks each has its own.
-    count = min(most, 2 * epoch.window)
+    count = min(most // len(epoch.nodes), 2 * epoch.window)
     first = frontier(job)
     if first is None:
         next_chunks = [status.next_chunk for status in _told(job)]
@@ -100,15 +103,11 @@ async def slots(job: LiveJob, most: int = MOST) -> list[SlotView]:
     found: list[SlotView] = []
     for start in range(0, count, AT_ONCE):
         some = chunks[start : start + AT_ONCE]
-        async with job.link.lock:
-            if job.epoch is not epoch:
-                return []
-            if not job.link.in_line:
-                raise _not_ready(job)
-            states = await asyncio.to_thread(_peek, job.link, epoch, some)
-        for chunk, state in zip(some, states, strict=True):
-            if state.epoch == epoch.epoch:
-                found.append(_view(job, epoch, chunk, state, now))
+        states = await _peek(job, epoch, some)
+        if states is None:
+            return []
+        views = (_view(job, epoch, chunk, each, now) for chunk, each in zip(some, states, strict=True))
+        found += [view for view in views if view is not None]
     return sorted(found, key=lambda view: view.chunk)
 
 
@@ -118,21 +117,21 @@ async def chunks(job: LiveJob, numbers: Sequence[int]) -> list[ChunkView]:
     Those that their slots no longer hold are left out: all ranks had contributed to them. Raises
     NotReadyError, SwitchClientError.
     """
-    async with job.link.lock:
-        epoch, hosts = job.epoch, job.group.hosts
-        if epoch is None or not job.group.installed:
-            raise NotReadyError(job.name, f"job {job.name} is between two epochs")
-        if not job.link.in_line:
-            raise _not_ready(job)
-        some = sorted(set(numbers))[:FEW]
-        states = await asyncio.to_thread(_peek, job.link, epoch, some)
+    epoch, hosts = job.epoch, job.group.hosts
+    if epoch is None or not job.group.installed:
+        raise NotReadyError(job.name, f"job {job.name} is between two epochs")
+    some = sorted(set(numbers))[:FEW]
+    states = await _peek(job, epoch, some)
+    if states is None:
+        raise NotReadyError(job.name, f"job {job.name} is between two epochs")
     found = []
-    for chunk, state in zip(some, states, strict=True):
-        ahead = _distance(state.tag, chunk) if state.epoch == epoch.epoch else -1
-        if ahead <= 0:
-            seen = state.seen if ahead == 0 else 0
-            lacking = [Awaited(r, hosts[r]) for r in range(len(epoch.seats)) if not seen >> r & 1]
-            found.append(ChunkView(chunk, lacking))
+    for chunk, each in zip(some, states, strict=True):
+        root = each[0]
+        if root.epoch == epoch.epoch and _distance(root.tag, chunk) > 0:
+            continue
+        seen = _contributed(job, epoch, each, chunk)
+        lacking = [Awaited(r, hosts[r]) for r in range(len(epoch.hosts)) if r not in seen]
+        found.append(ChunkView(chunk, lacking))
     return found
 
 
@@ -145,64 +144,103 @@ def _told(job: LiveJob) -> list[Status]:
     return [session.status for session in job.group.sessions.values() if job.group.in_epoch(session)]
 
 
-def _place(epoch: Job, chunk: int) -> tuple[int, int]:
+def _place(epoch: Epoch, chunk: int) -> tuple[int, int]:
     """Return a chunk's slot and version (docs/protocol.md, The packet)."""
     return chunk % epoch.window, chunk // epoch.window % 2
 
 
-def _peek(link: SwitchLink, epoch: Job, chunks: Sequence[int]) -> list[SlotState]:
+async def _peek(job: LiveJob, epoch: Epoch, chunks: Sequence[int]) -> list[list[SlotState]] | None:
+    """Return for each chunk what the slots of the tree's switches hold, the root's first.
+
+    None if the epoch has ended. Raises NotReadyError, SwitchClientError.
+    """
     places = [_place(epoch, chunk) for chunk in chunks]
-    return [link.program.peek.slot(link, epoch.base + slot, version) for slot, version in places]
+    columns: list[list[SlotState]] = []
+    for switch, node in epoch.nodes.items():
+        link = job.switches[switch]
+        async with link.lock:
+            if job.epoch is not epoch:
+                return None
+            if not link.in_line:
+                raise _not_ready(job)
+            columns.append(await asyncio.to_thread(_peek_at, link, node.base, places))
+    return [list(states) for states in zip(*columns, strict=True)]
 
 
-def _view(job: LiveJob, epoch: Job, near: int, state: SlotState, now: float) -> SlotView:
-    place = _place(epoch, near)
+def _peek_at(link: SwitchLink, base: int, places: Sequence[tuple[int, int]]) -> list[SlotState]:
+    return [link.program.peek.slot(link, base + slot, version) for slot, version in places]
+
+
+def _contributed(job: LiveJob, epoch: Epoch, states: Sequence[SlotState], chunk: int) -> set[int | str]:
+    """Return the ranks that have contributed to a chunk, and the leaves whose partials have come."""
+    found: set[int | str] = set()
+    for inputs, state in zip(job.inputs.values(), states, strict=True):
+        if state.epoch == epoch.epoch and state.tag == chunk % (1 << 32):
+            found.update(name for bit, name in enumerate(inputs) if state.seen >> bit & 1)
+    return found
+
+
+def _view(job: LiveJob, epoch: Epoch, near: int, states: Sequence[SlotState], now: float) -> SlotView | None:
+    """Return the newest chunk that a slot has at any switch of the tree; None if it has none of the epoch."""
+    tags = [near + _distance(state.tag, near) for state in states if state.epoch == epoch.epoch]
+    if not tags:
+        return None
+    place, chunk, all_states = _place(epoch, near), max(tags), tuple(states)
     known = job.looks.get(place)
-    since = known[1] if known is not None and known[0] == state else now
-    job.looks[place] = state, since
-    ranks = range(len(epoch.seats))
+    since = known[1] if known is not None and known[0] == all_states else now
+    job.looks[place] = all_states, since
+    seen, inputs, root = _contributed(job, epoch, states, chunk), job.inputs, states[0]
     return SlotView(
         *place,
-        epoch=state.epoch,
-        chunk=near + _distance(state.tag, near),
-        seen=[rank for rank in ranks if state.seen >> rank & 1],
-        missing=[rank for rank in ranks if not state.seen >> rank & 1],
-        done=state.done,
+        epoch=epoch.epoch,
+        chunk=chunk,
+        seen=[rank for rank in range(len(epoch.hosts)) if rank in seen],
+        missing=[rank for rank in range(len(epoch.hosts)) if rank not in seen],
+        lacking=[
+            leaf for leaf in epoch.tree.switches[1:] if leaf not in seen and seen.issuperset(inputs[leaf])
+        ],
+        done=root.epoch == epoch.epoch and root.tag == chunk % (1 << 32) and root.done,
         age_seconds=now - since,
     )
 
 
-async def counts(jobs: Sequence[LiveJob]) -> list[tuple[LiveJob, JobVerdicts]]:
+async def counts(jobs: Sequence[LiveJob]) -> list[tuple[LiveJob, JobCounts]]:
     """Return what the switches have counted for jobs, without what was counted before them.
 
-    Jobs that end meanwhile, or whose switch is not in line, are left out. Raises SwitchClientError.
+    Jobs that end meanwhile, or one of whose switches is not in line, are left out. Raises SwitchClientError.
     """
-    found: list[tuple[LiveJob, JobVerdicts]] = []
+    read: dict[str, dict[str, JobVerdicts]] = {job.name: {} for job in jobs}
     by_link: dict[str, list[LiveJob]] = {}
     for job in jobs:
-        by_link.setdefault(job.link.name, []).append(job)
-    for same in by_link.values():
+        for link in job.links:
+            by_link.setdefault(link.name, []).append(job)
+    for switch, same in by_link.items():
         for start in range(0, len(same), JOBS_AT_ONCE):
-            link = same[0].link
+            link = same[0].switches[switch]
             async with link.lock:
                 some = [job for job in same[start : start + JOBS_AT_ONCE] if not job.removed]
                 if not link.in_line:
                     continue
-                asked = {job.number: max(0, min(job.tally.known, len(job.group.hosts))) for job in some}
-                read = await asyncio.to_thread(link.program.verdicts.of_jobs, link, asked)
-                found += [(job, job.tally.take(read[job.number])) for job in some if not job.removed]
-    return found
+                tallies = {job.name: job.tallies.of(switch) for job in some}
+                asked = {job.number: max(0, tallies[job.name].known) for job in some}
+                told = await asyncio.to_thread(link.program.verdicts.of_jobs, link, asked)
+                for job in some:
+                    if job.tallies.at.get(switch) is tallies[job.name]:  # else the job has moved
+                        read[job.name][switch] = tallies[job.name].take(told[job.number])
+    whole = [job for job in jobs if not job.removed and {*job.tree.switches} <= read[job.name].keys()]
+    return [(job, job.tallies.total(read[job.name], job.inputs)) for job in whole]
 
 
-async def count(job: LiveJob) -> JobVerdicts:
-    """Return one job's counts. Raises NotReadyError while its switch is not in line, SwitchClientError."""
-    for _, verdicts in await counts([job]):
-        return verdicts
+async def count(job: LiveJob) -> JobCounts:
+    """Return one job's counts. Raises NotReadyError while one of its switches is away, SwitchClientError."""
+    for _, found in await counts([job]):
+        return found
     raise _not_ready(job)
 
 
 def _not_ready(job: LiveJob) -> NotReadyError:
-    return NotReadyError(job.name, f"switch {job.link.name} is not reached now; see: {command('net status')}")
+    away = [link.name for link in job.links if not link.in_line] or [job.tree.root.switch]
+    return NotReadyError(job.name, f"switch {away[0]} is not reached now; see: {command('net status')}")
 
 
 def words(verdict: Verdict) -> str:
@@ -210,7 +248,18 @@ def words(verdict: Verdict) -> str:
     return verdict.name.lower().replace("_", " ")
 
 
-def arrived(before: JobVerdicts, after: JobVerdicts) -> Mapping[int, dict[str, int]]:
+def refused(found: JobCounts) -> Counts:
+    """Return the packets that were refused, and not as those of an input of the job, at any switch."""
+    total: Counts = {}
+    for counts in found.others.values():
+        for verdict, (packets, octets) in counts.items():
+            if verdict in REFUSED:
+                had = total.get(verdict, (0, 0))
+                total[verdict] = had[0] + packets, had[1] + octets
+    return total
+
+
+def arrived(before: JobCounts, after: JobCounts) -> Mapping[int, dict[str, int]]:
     """Return by rank how many packets came between two counts, by the verdict's name in words."""
     found: dict[int, dict[str, int]] = {}
     for rank, verdicts in after.workers.items():

@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 from controller import drops, looks
 from controller.errors import SwitchClientError
 from controller.live import LiveJob
-from controller.program.verdicts import JobVerdicts
 from controller.service import Controller
 from controller.switches import PortCell, SwitchLink
+from controller.tally import JobCounts
 from wire.verdicts import Verdict
 
 FIRST_TIME = (Verdict.ABSORBED, Verdict.COMPLETED, Verdict.PARTIAL_SENT)
@@ -82,7 +82,7 @@ class Page(Collector):
         self._workers.add_metric([job.name], len(job.group.sessions))
         self._slots.add_metric([job.name], job.rent.window)
 
-    def add_counts(self, job: LiveJob, found: JobVerdicts) -> None:
+    def add_counts(self, job: LiveJob, found: JobCounts) -> None:
         """Take in a job's counts."""
         for rank in range(len(job.group.hosts)):
             labels, counts = [job.name, str(rank)], found.workers.get(rank, {})
@@ -91,9 +91,8 @@ class Page(Collector):
                 self._bytes.add_metric([*labels, _label(verdict)], octets)
             summed = sum(counts.get(verdict, (0, 0))[0] for verdict in FIRST_TIME)
             self._goodput.add_metric(labels, 4 * self._elements * summed)
-        for verdict, (packets, _) in found.others.items():
-            if verdict in looks.REFUSED:
-                self._others.add_metric([job.name, _label(verdict)], packets)
+        for verdict, (packets, _) in looks.refused(found).items():
+            self._others.add_metric([job.name, _label(verdict)], packets)
 
     def add_switch(self, link: SwitchLink) -> None:
         """Take in what the books say of a switch."""
@@ -126,7 +125,7 @@ async def exposition(controller: Controller) -> tuple[str, str]:
     for link in controller.links.values():
         page.add_switch(link)
         try:
-            for job, found in await looks.counts([job for job in jobs if job.link is link]):
+            for job, found in await looks.counts([job for job in jobs if job.links[0] is link]):
                 page.add_counts(job, found)
             async with link.lock:
                 if link.in_line:

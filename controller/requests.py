@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from controller.errors import ControllerError
-from wire.constants import MAX_WORKERS
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,30}"
 
@@ -28,7 +27,11 @@ Slots = Annotated[int, Field(ge=1, le=1 << 15, description="the job's window, W"
 Rate = Annotated[int, Field(ge=8_000, le=1_000_000_000_000, description="bits of frames a second")]
 Hosts = Annotated[
     list[Annotated[str, Field(max_length=31)]],
-    Field(min_length=1, max_length=MAX_WORKERS, description="rank r runs on the r-th host"),
+    Field(min_length=1, max_length=256, description="rank r runs on the r-th host"),
+]
+Switches = Annotated[
+    list[Annotated[str, Field(max_length=31)]],
+    Field(max_length=254, description="switches that may sum for it; none named: all"),
 ]
 Chunk = Annotated[int, Field(ge=0, lt=1 << 64)]
 Wait = Annotated[float, Field(ge=0, le=60, description="seconds")]
@@ -50,6 +53,7 @@ class NewJob(Request):
     lead: Slots | None = None
     rate_bps: Rate | None = None
     tenant: Name = "default"
+    switches: Switches | None = None
 
 
 class JobChange(Request):

@@ -11,11 +11,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 
-from controller.beginnings import Beginnings
+from controller import placement
+from controller.beginnings import Beginnings, hold
+from controller.cables import cut_cables
 from controller.changes import RENDEZVOUS, Group, Lost
 from controller.epochs import EpochStore
 from controller.errors import ControllerError, StateError, SwitchClientError
+from controller.fabric import Dead, Fabric
 from controller.jobs import default_lead
 from controller.live import LiveJob, restored
 from controller.program.faults import Shares
@@ -31,6 +35,7 @@ from controller.requests import (
 )
 from controller.sessions import LEASE_SECONDS, Sessions
 from controller.signals import Signal
+from controller.sites import NoTreeError, Site, Sites
 from controller.store import Store
 from controller.switches import SwitchLink
 from controller.tasks import Tasks
@@ -65,12 +70,13 @@ class Controller:
             # A new state file knows no epoch; the switch may, and would replay what it summed in it.
             link.reload = epochs.last == 0
         self._tasks = Tasks()
-        self._beginnings = Beginnings(record, store, self._tasks, self.note)
+        self._jobs: dict[str, LiveJob] = {}
+        self.sites = Sites(record, self.links, lambda: self._jobs.values())
+        self._beginnings = Beginnings(record, store, epochs, self.sites, self._tasks, self.note)
         self.sessions = Sessions(record, store, epochs, self._beginnings.advance, self.note, lease)
         self.noted = Signal()
         """Set off with every event."""
         self.refused = Refused(self._note_refusal)
-        self._jobs: dict[str, LiveJob] = {}
 
     # ---- life
     async def start(self) -> None:
@@ -80,7 +86,7 @@ class Controller:
         """
         now = time.monotonic()
         for row in self.store.jobs():
-            self._jobs[row.name] = restored(row, self._link_of(row.hosts), self.record, now)
+            self._jobs[row.name] = restored(row, self.links, self.record, now)
         for told in self.store.sessions():
             self.sessions.restore(told, self._jobs.get(told.job))
         self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
@@ -120,38 +126,25 @@ class Controller:
         except KeyError:
             raise NoSuchSwitchError(name, list(self.links)) from None
 
-    def _link_of(self, hosts: Sequence[str]) -> SwitchLink:
-        """Return the one switch that all these hosts hang on. Raises RequestError, RecordError."""
-        ends = {
-            host: next(iter(self.record.peers(self.record.host(host).name).values())).node for host in hosts
-        }
-        if len(set(ends.values())) != 1:
-            where = ", ".join(f"{host} on {node}" for host, node in ends.items())
-            raise RequestError(hosts[0], f"a job's workers hang on one switch, and these do not: {where}")
-        return self.links[ends[hosts[0]]]
-
     async def _bring_up(self, link: SwitchLink) -> None:
         """Connect to a switch and make it hold what it should; jobs that lost their sums get a new epoch."""
         jobs: list[LiveJob] = []
         try:
             async with link.lock:
                 lost = await asyncio.to_thread(link.reach)
-                jobs = [job for job in self._jobs.values() if job.link is link]
+                jobs = [job for job in self._jobs.values() if link in job.links]
                 if lost:  # on disk before the switch has a program: the next controller could not tell
                     self._lost_state(link, jobs)
                 planned = [(job, job.epoch) for job in jobs if job.epoch is not None]
-                entries = [entry for job in jobs for entry in job.entries()]
-                rates = {
-                    job.number: (job.rate_bps, len(job.group.hosts))
-                    for job in jobs
-                    if job.rate_bps is not None
-                }
+                entries = [entry for job in jobs for entry in job.entries(link.name)]
+                shares = {job.number: job.share(link.name) for job in jobs}
+                rates = {number: (rate, n) for number, (rate, n) in shares.items() if rate is not None}
                 report = await asyncio.to_thread(
-                    link.bring_up, lost, entries, rates, self.store.faults(link.name)
+                    link.bring_up, lost, entries, rates, self.store.faults(link.name), self.sites.dead
                 )
                 link.settle()
                 for job, epoch in planned:
-                    if job.epoch is epoch:
+                    if job.epoch is epoch and job.in_line:
                         job.group.installed = True
         except ControllerError as error:
             if link.complaint != str(error):  # once, not every second
@@ -168,7 +161,7 @@ class Controller:
         why = f"switch {link.name} lost its state"
         link.ports.lost()
         for job in jobs:
-            job.tally.lost()
+            job.tallies.lost(link.name)
             if job.epoch is not None and (job.group.change is None or job.group.change.why != why):
                 job.group.start_change(why, False, time.monotonic())
             self._beginnings.save(job)
@@ -191,6 +184,7 @@ class Controller:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
             late = now - last - TICK_SECONDS
+            self._look_at_fabric()
             for job in list(self._jobs.values()):
                 if late > LATE_SECONDS:
                     self.sessions.pardon(job, late)
@@ -200,8 +194,27 @@ class Controller:
                     log.error("%s: %s", job.name, error)
             last = time.monotonic()
 
+    def _look_at_fabric(self) -> None:
+        """Notice switches and links that died or came back: routes change, and jobs move away.
+
+        A switch that hosts hang on has no substitute: its jobs wait for it.
+        """
+        homes = {switch for switch, _ in Fabric(self.record).home.values()}
+        away = (link.name for link in self.links.values() if link.complaint is not None)
+        dead = Dead(frozenset(away) - homes, cut_cables(self.record))
+        if dead == self.sites.dead:
+            return
+        for word, parts in (("is down", dead.told(self.sites.dead)), ("is back", self.sites.dead.told(dead))):
+            for part in parts:
+                self.note("", "fabric", f"{part} {word}")
+        self.sites.turn(dead)
+        for link in self.links.values():
+            link.distrust()
+
     async def _look_after(self, job: LiveJob, now: float) -> None:
         self.sessions.expire(job, now)
+        if job.group.change is None and self.sites.changed(job):
+            job.group.start_change("its way through the network has changed", False, now)
         if job.group.change is not None:
             self._beginnings.advance(job)
         if job.group.draining is not None and not job.group.sessions and not job.beginning:
@@ -242,43 +255,72 @@ class Controller:
         if new.name in self._jobs:
             raise JobExistsError(new.name)
         _check_hosts(new.name, new.workers)
-        link = self._link_of(new.workers)
+        for host in new.workers:
+            self.record.host(host)
+        allowed = tuple(self.link(name).name for name in new.switches or ())
         slots = new.slots or self.record.window
         self._check_slots(new.name, slots)
         lead = default_lead(slots) if new.lead is None else new.lead
         if lead > slots:
             raise RequestError(new.name, f"the lead of job {new.name} is 1..{slots}, its window, not {lead}")
         self._check_quota(new.tenant, slots, None)
-        self._check_replicas(link, new.name, len(new.workers))
+        tree = self._site(new.name, new.workers, slots, allowed).tree
         used = {job.number for job in self._jobs.values()}
         number = next((number for number in range(JOBS) if number not in used), None)
         if number is None:
             raise RequestError(new.name, f"all {JOBS} job numbers are in use: remove a job first")
-        rent = link.jobs.rent(number, slots, owner=new.name)
         group = Group(list(new.workers))
-        job = LiveJob(new.name, number, new.tenant, link, slots, rent, lead, new.rate_bps, time.time(), group)
+        job = LiveJob(
+            *(
+                new.name,
+                number,
+                new.tenant,
+                self.links,
+                tree,
+                allowed,
+                slots,
+                lead,
+                new.rate_bps,
+                time.time(),
+            ),
+            group,
+        )
+        placement.rent_all(job.books, number, tree, slots, new.name)
         group.start_change(RENDEZVOUS, True, time.monotonic())
         self._jobs[new.name] = job
         try:
             self._beginnings.save(job)
             if job.rate_bps is not None:
-                await self._set_rate(job, len(group.hosts))
+                await self._set_rate(job)
         except BaseException:
             if not job.removed:
                 job.removed = True
                 del self._jobs[new.name]
-                link.jobs.free(number)
+                placement.free_others(job.books, number, None)
                 self.store.drop_job(new.name)
             raise
         self._tasks.spawn(self._count_from_now(job))
-        last = rent.base + rent.window - 1
+        places = (f"{r.base} to {r.base + r.window - 1} of switch {name}" for name, r in job.rents.items())
         self.note(
             new.name,
             "added",
-            f"job {number} of tenant {new.tenant}, {len(new.workers)} workers, "
-            f"slots {rent.base} to {last} of switch {link.name}",
+            f"job {number} of tenant {new.tenant}, {len(new.workers)} workers, slots {', '.join(places)}",
         )
         return job
+
+    def _site(
+        self,
+        name: str,
+        hosts: Sequence[str],
+        slots: int,
+        allowed: Sequence[str],
+        job: LiveJob | None = None,
+    ) -> Site:
+        """Return where a job can be summed. Raises RequestError, PoolFullError."""
+        try:
+            return self.sites.place(hosts, slots, allowed, job)
+        except NoTreeError as error:
+            raise RequestError(name, str(error)) from error
 
     async def change(self, name: str, asked: JobChange) -> LiveJob:
         """Change a job's slots, rate or workers; slots and workers with a new epoch, as soon as it begins.
@@ -291,10 +333,8 @@ class Controller:
             raise RequestError(name, f"job {name} is being drained and changes no more")
         hosts = asked.workers or group.hosts
         _check_hosts(name, hosts)
-        if self._link_of(hosts) is not job.link:
-            raise RequestError(
-                name, f"the workers of job {name} hang on switch {job.link.name}: others cannot join"
-            )
+        for host in hosts:
+            self.record.host(host)
         slots = asked.slots or job.slots
         self._check_slots(name, slots)
         if job.lead > slots:
@@ -303,15 +343,14 @@ class Controller:
                 f"job {name} has a lead of {job.lead} chunks: it needs as many slots, not {slots}",
             )
         self._check_quota(job.tenant, slots, job)
-        self._check_replicas(job.link, name, len(hosts), job)
-        job.link.jobs.check_rent(job.number, slots)
+        self._site(name, hosts, slots, job.allowed, job)
         self._beginnings.save(job)  # where that fails nothing has changed
         before = job.rate_bps
         if "rate_bps" in asked.model_fields_set:
             job.rate_bps = asked.rate_bps
-        if job.rate_bps != before or (before is not None and len(hosts) != len(group.hosts)):
+        if job.rate_bps != before:
             try:
-                await self._set_rate(job, len(hosts))  # the burst is of so many workers' windows
+                await self._set_rate(job)
             except BaseException:
                 job.rate_bps = before
                 raise
@@ -369,29 +408,38 @@ class Controller:
         Raises NoSuchJobError.
         """
         job = self.job(name)
-        async with job.link.lock:
+        async with AsyncExitStack() as stack:
+            await hold(stack, job.switches.values())
             if job.removed:
                 return
             self.store.drop_job(name)  # first: where that fails nothing is done
             job.removed = True
-            link = job.link
-            link.leave_over(link.jobs.leave(job.number) if job.epoch is not None else None)
-            link.jobs.free(job.number)
+            links, epoch = job.links, job.epoch
+            if epoch is not None:
+                placement.leave(job.books, epoch)
+                for switch, node in epoch.nodes.items():
+                    self.links[switch].leave_over(node)
+            placement.free_others(job.books, job.number, None)
             del self._jobs[name]
             for session in list(job.group.sessions.values()):
                 self.sessions.end(job, session, f"job {name} is gone: {why}", "JobRemovedError")
-            try:
-                await asyncio.to_thread(link.swap, job.epoch, None)
-                if job.rate_bps is not None:
-                    await asyncio.to_thread(
-                        link.program.rates.set, link, job.number, None, len(job.group.hosts)
-                    )
-                link.settle()
-            except SwitchClientError as error:  # its entries go when the switch is brought in line
-                self.note("", "switch", f"switch {link.name} still holds entries of job {name}: {error}")
-                link.distrust()
+            for link in links:
+                await self._withdraw(link, job)
         job.signal.set_off()
         self.note(name, "removed", why)
+
+    async def _withdraw(self, link: SwitchLink, job: LiveJob) -> None:
+        """Take a job's entries off a switch; where that fails they go when the switch is brought in line."""
+        try:
+            node = None if job.epoch is None else job.epoch.nodes.get(link.name)
+            await asyncio.to_thread(link.swap, node, None)
+            if job.rate_bps is not None:
+                await asyncio.to_thread(link.program.rates.set, link, job.number, None, 1)
+            if link.in_line:
+                link.settle()
+        except SwitchClientError as error:
+            self.note("", "switch", f"switch {link.name} still holds entries of job {job.name}: {error}")
+            link.distrust()
 
     def set_quota(self, tenant: str, quota: int | None) -> None:
         """Set how many slots a tenant may have; what it has stays."""
@@ -415,38 +463,28 @@ class Controller:
         if quota is not None and used + slots > quota:
             raise QuotaError(tenant, quota, used, slots)
 
-    def _check_replicas(self, link: SwitchLink, name: str, workers: int, job: LiveJob | None = None) -> None:
-        used = sum(
-            len(other.group.hosts) for other in self._jobs.values() if other.link is link and other is not job
-        )
-        most = self.record.replicas
-        if used + workers > most:
-            raise RequestError(
-                name,
-                f"switch {link.name} holds {most} multicast copies and {used} are rented: "
-                f"{workers} workers more are too many; ask for at most {most - used}, or remove a job first",
-            )
-
     async def _count_from_now(self, job: LiveJob) -> None:
         """Note what the counters of a new job's number have come to, as far as no worker is needed for it."""
-        try:
-            async with job.link.lock:
-                if not job.removed and job.link.in_line:
-                    await self._beginnings.count(job, 0)
-                    self._beginnings.save(job)
-        except SwitchClientError as error:  # then they are read before its first epoch
-            log.info("%s: %s", job.name, error)
+        for link in job.links:
+            try:
+                async with link.lock:
+                    if not job.removed and link.in_line and link in job.links:
+                        await self._beginnings.count_at(job, link, 0)
+                        self._beginnings.save(job)
+            except SwitchClientError as error:  # then they are read before its first epoch
+                log.info("%s: %s", job.name, error)
 
-    async def _set_rate(self, job: LiveJob, workers: int) -> None:
-        async with job.link.lock:
+    async def _set_rate(self, job: LiveJob) -> None:
+        async with AsyncExitStack() as stack:
+            await hold(stack, job.switches.values())
             if job.removed:  # its number may be another job's
                 raise NoSuchJobError(job.name, sorted(self._jobs))
-            link = job.link
-            try:
-                await asyncio.to_thread(link.program.rates.set, link, job.number, job.rate_bps, workers)
-            except SwitchClientError:  # it may have been written all the same
-                link.distrust()
-                raise
+            for link in job.links:
+                try:
+                    await asyncio.to_thread(link.program.rates.set, link, job.number, *job.share(link.name))
+                except SwitchClientError:  # it may have been written all the same
+                    link.distrust()
+                    raise
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

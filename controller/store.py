@@ -19,7 +19,7 @@ from controller.database import transaction, unusable
 from controller.errors import StateError
 from controller.program.faults import Shares
 
-FORMAT = 1
+FORMAT = 2
 EVENTS = 10_000
 """Events kept; the oldest go."""
 
@@ -49,16 +49,27 @@ class ChangeRow:
 
 
 @dataclass(frozen=True)
-class EpochRow:
-    """An epoch as it was planned; seats are (host, udp_port) by rank."""
+class NodeRow:
+    """An epoch at one switch; `seats` and `leaf` are the fields of WorkerSeat and LeafSeat."""
 
-    epoch: int
+    switch: str
     base: int
-    window: int
-    lead: int
     group: int
     rids: list[int]
     seats: list[list[Any]]
+    leaf: list[Any] | None
+
+
+@dataclass(frozen=True)
+class EpochRow:
+    """An epoch as it was planned; ranks are (host, udp_port) each."""
+
+    epoch: int
+    window: int
+    lead: int
+    ranks: list[list[Any]]
+    nodes: list[NodeRow]
+    """The root first."""
     g0: int
     t0: int
     resume_from: int
@@ -72,8 +83,12 @@ class JobRow:
     number: int
     tenant: str
     hosts: list[str]
+    tree: list[list[Any]]
+    """The fields of each Node in their order."""
+    allowed: list[str]
     slots: int
-    base: int
+    rents: dict[str, list[int]]
+    """By switch: its first slot there, and how many it has."""
     lead: int
     rate_bps: int | None
     created: float
@@ -86,9 +101,10 @@ class JobRow:
     draining: int | None
     change: ChangeRow | None
     epoch: EpochRow | None
-    counted: list[list[int]] = field(default_factory=list)
-    """Its tally's rows."""
-    counts_known: int = -1
+    counted: dict[str, list[Any]] = field(default_factory=dict)
+    """By switch: what its tally knows, and its rows."""
+    counts_kept: list[Any] = field(default_factory=list)
+    """The rows of what was counted in former trees."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +261,8 @@ def _log(database: Connection, now: float, job: str, kind: str, text: str) -> in
 
 def _job(tree: dict[str, Any]) -> JobRow:
     change, epoch = tree.pop("change"), tree.pop("epoch")
+    if epoch is not None:
+        epoch["nodes"] = [NodeRow(**node) for node in epoch["nodes"]]
     return JobRow(
         **tree,
         change=None if change is None else ChangeRow(**change),

@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.epochs import EpochStore
 from controller.errors import NotPrimaryError, P4InfoError, RpcFailedError, SwitchClientError
+from controller.fabric import Dead
 from controller.jobs import Job, JobController, SwitchSite, delete_epoch, insert_epoch
 from controller.p4info import Entity, P4Info, Update
 from controller.p4runtime import SwitchClient, standby_election_id
@@ -178,12 +179,13 @@ class SwitchLink:
         jobs: Sequence[Entity],
         rates: Mapping[int, tuple[int, int]],
         faults: Mapping[tuple[int, str], Shares],
+        dead: Dead,
     ) -> Report:
         """Make the switch hold its program, its network's entries and these, and nothing else.
 
         `lost` is what `reach` said just now, `jobs` are entries of epochs, `rates` has (bit/s, workers) by
-        job, `faults` is by port and direction (in, out). What is right already is not touched: running jobs
-        go on. Raises SwitchClientError, SetupError.
+        job, `faults` is by port and direction (in, out). Nothing is routed to what is `dead`. What is right
+        already is not touched: running jobs go on. Raises SwitchClientError, SetupError.
         """
         client = self._reached()
         if lost:

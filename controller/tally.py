@@ -8,8 +8,9 @@ has lost its state, the negative of what the job's counts had come to.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from controller.program.verdicts import Counts, JobVerdicts
 from wire.constants import MAX_WORKERS
@@ -84,6 +85,93 @@ class JobTally(Tally[Cell]):
         """Go on from the counts returned last: the switch counts from 0 again."""
         super().lost()
         self.known = MAX_WORKERS
+
+    @property
+    def latest(self) -> JobVerdicts:
+        """The counts returned last."""
+        return _verdicts(self._last)
+
+
+class JobTallies:
+    """One job's counts at all switches that it has been at, by what the worker bits stood for.
+
+    A bit stands for another worker once the job's tree has changed: what was counted until then is kept by
+    rank, and the switches' counters count from there on.
+    """
+
+    def __init__(self, kept: JobCounts | None = None) -> None:
+        self.at: dict[str, JobTally] = {}
+        """By switch."""
+        self.kept = kept or JobCounts({}, {}, {})
+        """Of former trees."""
+
+    def of(self, switch: str) -> JobTally:
+        """Return the tally at a switch, a new one if the job has not been there."""
+        return self.at.setdefault(switch, JobTally())
+
+    def total(self, found: Mapping[str, JobVerdicts], inputs: Mapping[str, Sequence[int | str]]) -> JobCounts:
+        """Return all counts: what `take` gave by switch, whose bits stand for `inputs` (ranks, leaves)."""
+        total = JobCounts(*({key: dict(counts) for key, counts in part.items()} for part in self.kept.parts))
+        for switch, verdicts in found.items():
+            of = inputs.get(switch, ())
+            for bit, counts in verdicts.workers.items():
+                name = of[bit] if bit < len(of) else None
+                if isinstance(name, int):
+                    _add(total.workers.setdefault(name, {}), counts)
+                elif name is not None:
+                    _add(total.leaves.setdefault(name, {}), counts)
+            _add(total.others.setdefault(switch, {}), verdicts.others)
+        return total
+
+    def turn(self, inputs: Mapping[str, Sequence[int | str]]) -> None:
+        """Keep what was returned last, by rank: the bits will stand for others."""
+        self.kept = self.total({switch: tally.latest for switch, tally in self.at.items()}, inputs)
+        self.at = {}
+
+    def lost(self, switch: str) -> None:
+        """A switch counts from 0 again."""
+        if switch in self.at:
+            self.at[switch].lost()
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """One job's counts over all of its switches."""
+
+    workers: dict[int, Counts]
+    """By rank."""
+    leaves: dict[str, Counts]
+    """Of partials, by the leaf that sent them."""
+    others: dict[str, Counts]
+    """Of packets that name the job and come from no input, and of a parent's results, by the switch."""
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """Workers, leaves, others."""
+        return self.workers, self.leaves, self.others
+
+    @property
+    def rows(self) -> list[list[list[Any]]]:
+        """What is to be kept of it: for each part [key, verdict, packets, bytes] each."""
+        return [
+            [[key, int(verdict), *count] for key, counts in part.items() for verdict, count in counts.items()]
+            for part in self.parts
+        ]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[Sequence[Any]]]) -> JobCounts:
+        """Return what `rows` came from."""
+        parts: list[dict[Any, Counts]] = [{}, {}, {}]
+        for part, of in zip(parts, rows, strict=False):
+            for key, verdict, packets, octets in of:
+                part.setdefault(key, {})[Verdict(verdict)] = packets, octets
+        return cls(*parts)
+
+
+def _add(counts: Counts, more: Mapping[Verdict, Count]) -> None:
+    for verdict, (packets, octets) in more.items():
+        had = counts.get(verdict, (0, 0))
+        counts[verdict] = had[0] + packets, had[1] + octets
 
 
 def _cells(found: JobVerdicts) -> dict[Cell, Count]:

@@ -39,10 +39,21 @@ def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
         "number": job.number,
         "tenant": job.tenant,
         "status": job.status,
-        "switch": job.link.name,
+        "switch": job.tree.root.switch,
         "slots": job.rent.window,
         "wanted_slots": job.slots,
         "base": job.rent.base,
+        "tree": [
+            {
+                "switch": node.switch,
+                "parent": node.parent,
+                "hosts": list(node.hosts),
+                "leaves": list(node.leaves),
+                "base": job.rents[node.switch].base,
+            }
+            for node in job.tree.nodes
+        ],
+        "allowed": list(job.allowed),
         "lead": job.lead,
         "rate_bps": job.rate_bps,
         "epoch": group.epoch,
@@ -55,17 +66,20 @@ def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
 
 
 async def counters(job: LiveJob) -> dict[str, Any]:
-    """Return a job's counts since it was added, [packets, bytes] by verdict: by rank, and refused others.
+    """Return a job's counts since it was added, [packets, bytes] by verdict.
+
+    By rank of its contributions, by leaf of the partials that came from there, and those of refused others.
 
     Raises NotReadyError, SwitchClientError.
     """
     found = await looks.count(job)
-    refused = {verdict: count for verdict, count in found.others.items() if verdict in looks.REFUSED}
+    refused = looks.refused(found)
     return {
         "ranks": [
             {"rank": rank, "host": host, "verdicts": named(found.workers.get(rank, {}))}
             for rank, host in enumerate(job.group.hosts)
         ],
+        "leaves": {switch: named(counts) for switch, counts in found.leaves.items()},
         "refused": named(refused),
     }
 
