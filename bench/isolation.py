@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
@@ -18,10 +18,15 @@ from topologies.spec import NetworkSpec, star
 from wire.constants import JOBS, job_port
 from wire.verdicts import Verdict
 
-from . import allreduce
+from .allreduce.group import SwitchGroup
 from .errors import BenchError
 
 JOB = "flood"
+DTYPE = "int32"
+REPEATS = 5
+SILENCE_LIMIT_S = 60.0
+SLOWEST_BYTES_PER_S = 50_000
+"""Of the victim; slower than this it hangs."""
 SLOTS = 4
 START_LIMIT_S = 60.0
 DISCARD = 9
@@ -78,8 +83,7 @@ class Beside:
 
 def network(workers: int, link_mbit: float) -> NetworkSpec:
     """Describe a star of the victim's workers and one more host, on links of that rate."""
-    plain = star(workers + 1)
-    return replace(plain, links=tuple(replace(link, rate_mbit=link_mbit) for link in plain.links))
+    return star(workers + 1, link_mbit)
 
 
 def measure(
@@ -93,7 +97,7 @@ def measure(
     """Measure a job on all hosts but the last, alone and beside each flood from there, in turns.
 
     `nbytes` are each worker's array, `rate_bps` what the flooding tenant's own job may send. Raises as
-    allreduce.measure, and BenchError where a flood was not what it should be.
+    SwitchGroup, and BenchError where a flood was not what it should be.
     """
     kinds = [ALONE, *FLOODS]
     found: dict[str, list[Beside]] = {name: [] for name in kinds}
@@ -127,18 +131,22 @@ def _beside(record: NetRecord, name: str, nbytes: int, rate_bps: int) -> Beside:
         verdicts = Program(reader.p4info).verdicts
         port = next(p for p, end in record.peers(reader.name).items() if end.node == flooder)
         before, started = verdicts.of_ports(reader, [port]).ingress.get(port, {}), perf_counter()
-        (cell,) = allreduce.measure(record, victims, ["int32"], nbytes, _quiet, _quiet)
+        with SwitchGroup(record, victims) as group:
+            group.start()
+            limit_s = SILENCE_LIMIT_S + REPEATS * nbytes / SLOWEST_BYTES_PER_S
+            group.ask(DTYPE, nbytes, 1, limit_s)  # which warms up
+            found = group.ask(DTYPE, nbytes, REPEATS, limit_s)
         after, seconds = verdicts.of_ports(reader, [port]).ingress.get(port, {}), perf_counter() - started
     packets = {v: n - before.get(v, (0, 0))[0] for v, (n, _) in after.items()}
     octets = sum(n - before.get(v, (0, 0))[1] for v, (_, n) in after.items())
     total = sum(packets.values())
     if flood is None:
-        return Beside(name, cell.seconds, cell.retransmissions, 0.0, 0.0, {})
+        return Beside(name, found.seconds, found.retransmissions, 0.0, 0.0, {})
     if packets.get(flood.verdict, 0) < total / 2:
         raise BenchError(record.target, f"{flood.words}: not most were {flood.verdict.name}, but {packets}")
     mbit = 8e-6 * octets / seconds
     shares = {verdict.name.lower(): n / total for verdict, n in packets.items() if 1000 * n >= total}
-    return Beside(name, cell.seconds, cell.retransmissions, mbit, total / seconds, shares)
+    return Beside(name, found.seconds, found.retransmissions, mbit, total / seconds, shares)
 
 
 @contextmanager
@@ -168,7 +176,3 @@ def _joined(parts: Sequence[Beside]) -> Beside:
     mbit, packets = (sum(values) / len(parts) for values in rates)
     again = sum(part.retransmissions for part in parts)
     return Beside(first.flood, seconds, again, mbit, packets, parts[-1].verdicts)
-
-
-def _quiet(_: object) -> None:
-    return None

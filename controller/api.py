@@ -20,7 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
-from controller import looks, switch_views, views
+from controller import epochs_view, looks, switch_views, views
 from controller.changes import Status
 from controller.errors import (
     BindAgainError,
@@ -229,6 +229,11 @@ def _network(app: FastAPI, controller: Controller) -> None:
             if found or left <= 0 or not math.isfinite(left):
                 return [asdict(event) for event in found]
             await controller.noted.wait(left)
+
+    @app.get("/v1/epochs", tags=["network"])
+    async def epochs() -> list[dict[str, Any]]:
+        """The present epochs of all jobs, with their members: what explains captured packets."""
+        return epochs_view.epochs(controller)
 
     @app.get("/v1/tenants", tags=["network"])
     async def tenants() -> list[dict[str, Any]]:

@@ -93,6 +93,7 @@ def switch(controller: Controller, link: SwitchLink) -> dict[str, Any]:
         "ip": site.ip,
         "grpc": site.grpc,
         "ports": {str(port): interface for port, interface in site.ports.items()},
+        "peers": {str(port): end.node for port, end in controller.record.peers(link.name).items()},
         "in_line": link.in_line,
         "primary": link.primary,
         "slots": pool.size,

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import NetOption, complete_hosts
+from controller.terminal import NetOption, bits_per_second, complete_hosts
 from topologies import record as records
 from topologies.record import CONTROLLER, NetRecord
 from wire.columns import uncut
@@ -27,12 +27,37 @@ app.add_typer(switch_cli.app, name="switch")
 
 @app.command("up")
 def net_up(
-    topology: Annotated[str, typer.Argument(help="The topology: star.")],
-    hosts: Annotated[int, typer.Option(help="Hosts on the switch, 1 to 64.")] = 4,
+    topology: Annotated[
+        str,
+        typer.Argument(
+            help="star, racks, leaf-spine, tree, fat-tree, dumbbell; or a file: NAME.yaml, or p4lang's "
+            "topology.json."
+        ),
+    ],
+    hosts: Annotated[
+        int | None, typer.Option(help="Hosts on a star's switch, or on each leaf.", show_default=False)
+    ] = None,
+    leaves: Annotated[
+        int | None, typer.Option(help="Leaves of leaf-spine; default: 4.", show_default=False)
+    ] = None,
+    spines: Annotated[
+        int | None, typer.Option(help="Spines of leaf-spine; default: 2.", show_default=False)
+    ] = None,
+    fanout: Annotated[
+        int | None, typer.Option(help="Switches below each of a tree's; default: 2.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Of each host's link: 1gbit, 200mbit, …", show_default=False)
+    ] = None,
+    bottleneck_rate: Annotated[
+        str | None, typer.Option(help="Of each link between switches.", show_default=False)
+    ] = None,
     switch: Annotated[
         str | None, typer.Option(help="embedded or bmv2; default: $P4REDUCE_SWITCH, else embedded.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The network's name; default: the topology's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The network's name; default: the topology's, or the file's.")
+    ] = None,
     elements: Annotated[int, typer.Option(help="Values in a packet, 64 or 256.")] = 256,
     pcap: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Capture every link into this folder.")
@@ -46,12 +71,14 @@ def net_up(
 ) -> None:
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
-    from topologies.spec import describe
+    from topologies.builders import describe
 
-    spec = describe(topology, hosts)
+    sizes = {"hosts": hosts, "leaves": leaves, "spines": spines, "fanout": fanout}
+    rates = {"rate_mbit": _mbit(rate), "bottleneck_rate_mbit": _mbit(bottleneck_rate)}
+    spec = describe(topology, **sizes, **rates)
     record = manager.up(
         spec,
-        name=name or topology,
+        name=name or spec.topology,
         target=switch,
         elements=elements,
         pcap=pcap,
@@ -69,6 +96,10 @@ def net_up(
     if listen is not None:
         typer.echo(f"API:  http://{listen}, for who has the token in {record.directory / TOKEN}")
     typer.echo(f"end:  {command(f'net down{option}')}")
+
+
+def _mbit(rate: str | None) -> float | None:
+    return None if rate is None else bits_per_second(rate) / 1e6
 
 
 @app.command("down")
@@ -171,8 +202,15 @@ def _raise_all(errors: Sequence[P4ReduceError]) -> None:
 def _span(record: NetRecord) -> str:
     first, last = record.hosts[0], record.hosts[-1]
     hosts = first.name if first == last else f"{first.name} to {last.name} ({first.ip} to {last.ip})"
-    switches = ", ".join(f"{switch.name} ({record.target}, {switch.ip})" for switch in record.switches)
-    return f"{hosts} on {switches}"
+    if len(record.switches) == 1:
+        (switch,) = record.switches
+        return f"{hosts} on {switch.name} ({record.target}, {switch.ip})"
+    top, end = record.switches[0], record.switches[-1]
+    between = sum(link.a.node not in {host.name for host in record.hosts} for link in record.links)
+    return (
+        f"{hosts} on {len(record.switches)} switches, {top.name} to {end.name} ({record.target}), "
+        f"{between} links between them"
+    )
 
 
 def _state(record: NetRecord) -> str:

@@ -18,10 +18,12 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from topologies import record as records
+from topologies.errors import RecordError
 from topologies.record import NetRecord, Process
 from topologies.supervise import Keeper
 from topologies.targets import choose
@@ -55,13 +57,13 @@ def serve(record: NetRecord, report: int) -> int:
     try:
         network.build()
         building = False
-        network.note(replace(network.record, state="up"))
+        network.note(partial(replace, state="up"))
         _tell(report, {})
         keeper = Keeper(network.kept(), network.give_up)
         while not stop.wait(_LOOK_EVERY_S):
             try:
                 keeper.look(time.monotonic())
-            except OSError:  # the record could not be written: no reason to end the network
+            except (OSError, RecordError):  # the record could not be written: no reason to end the network
                 log.exception("could not look after the network's processes")
     except _Stopped:
         _tell(report, {"error": "stopped while it was being built"})
@@ -72,9 +74,9 @@ def serve(record: NetRecord, report: int) -> int:
         return 1
     finally:
         building = False
-        with suppress(OSError):
+        with suppress(OSError, RecordError):
             # So that no second controller takes over what is about to go.
-            network.note(replace(network.record, state="stopping"))
+            network.note(partial(replace, state="stopping"))
         network.stop()
     return 0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from p4src.compile import out_of_date
-from topologies import preflight, processes
+from topologies import links, preflight, processes
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import CONTROLLER_LOG, NetRecord
@@ -93,8 +93,10 @@ def up(
         super_packets=super_packets and chosen.super_packets,
         listen=listen,
         lease=lease,
+        qdiscs=preflight.qdiscs(),
         root=root,
     )
+    links.check(record, record.links)
     record.claim()
     try:
         say(f"building {_count(spec)}, switch target {chosen.name}")
@@ -104,6 +106,9 @@ def up(
             say("the sources p4src/*.p4 have changed since: recompile them with make p4 (it needs p4c)")
         _wait_controller(record)
         record = records.load(name, root)
+        _set_faults(record)
+        for line in links.described(record, record.links):
+            say(line)
         self_test(record)
     except BaseException as error:
         failed = isinstance(error, Exception)  # else somebody stopped it: there is nothing to look for
@@ -199,6 +204,16 @@ def _wait_controller(record: NetRecord) -> None:
                     record.name, f"its controller is not ready: {why}; {processes.log_tail(log)}"
                 )
             time.sleep(_ASK_EVERY_S)
+
+
+def _set_faults(record: NetRecord) -> None:
+    faulted = [link for link in record.links if links.faulted(record, link)]
+    if faulted:
+        from topologies.jobs import control_of
+
+        with control_of(record) as control:
+            for link in faulted:
+                links.set_faults(control, record, link)
 
 
 def _start_daemon(record: NetRecord) -> None:

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from mininet.link import Intf, Link
 from mininet.net import Mininet
 from mininet.node import Host, Switch
 
-from topologies import processes
+from topologies import links, processes, shaping
 from topologies.errors import NetworkError
 from topologies.processes import LoggedProcess
 from topologies.record import (
@@ -34,11 +34,13 @@ from topologies.record import (
     NetRecord,
     Process,
     SwitchRecord,
+    load,
     switch_part,
+    update,
     with_host,
     with_switch,
 )
-from topologies.spec import MTU, SWITCHES
+from topologies.spec import MTU, PLAIN, Way
 from topologies.supervise import Kept
 from topologies.targets import SwitchProcess, Target
 
@@ -71,33 +73,13 @@ def offloads_off(super_packets: bool, release: str) -> tuple[str, ...]:
     return UNKNOWN_OFFLOADS if version >= UDP_SUPER_PACKETS else (*UNKNOWN_OFFLOADS, "tx-udp-segmentation")
 
 
-def switch_first(interface: str, rate_mbit: float) -> list[str]:
-    """Return the commands that shape an interface so that what switches send themselves goes first.
-
-    Else ordinary packets of another tenant to a worker's host would fill the queue that its results wait in.
-    A switch takes no packet with a switch's address from a host, so nobody pushes in. The rest keeps a
-    twentieth of the rate. Queues hold 50 ms.
-    """
-    limit = round(rate_mbit * 1e6 / 8 * 0.05) + (128 << 10)
-    burst = f"ceil {rate_mbit:g}mbit burst 128kb cburst 128kb quantum 65536"
-    add = f"tc class add dev {interface} parent"
-    kinds = (10, 0, 0.95 * rate_mbit), (20, 1, 0.05 * rate_mbit)
-    return [
-        f"tc qdisc add dev {interface} root handle 1: htb default 20",
-        f"{add} 1: classid 1:1 htb rate {rate_mbit:g}mbit {burst}",
-        *(f"{add} 1:1 classid 1:{k} htb rate {rate:g}mbit {burst} prio {prio}" for k, prio, rate in kinds),
-        *(f"tc qdisc add dev {interface} parent 1:{k} bfifo limit {limit}" for k, _, _ in kinds),
-        f"tc filter add dev {interface} parent 1: protocol ip u32 match ip src {SWITCHES} flowid 1:10",
-    ]
-
-
 class QuietIntf(Intf):
     """An interface that is set up wholly before it goes up."""
 
     def config(
-        self, rate_mbit: float | None = None, super_packets: bool = False, **_params: Any
+        self, way: Way = PLAIN, qdiscs: tuple[str, ...] = (), super_packets: bool = False, **_params: Any
     ) -> dict[str, Any]:
-        """Set MTU, offloads, IPv6 and rate, then bring the interface up; NetworkError when refused."""
+        """Set MTU, offloads, IPv6 and what it sends, then bring it up; NetworkError when refused."""
         off = offloads_off(super_packets, platform.release())
         conf = f"/proc/sys/net/ipv4/conf/{self.name}"
         commands = [
@@ -108,13 +90,7 @@ class QuietIntf(Intf):
         if not self.node.inNamespace:
             # The kernel must not answer a host's ARP request for one of this machine's own addresses.
             commands.append(f"echo 8 >{conf}/arp_ignore")
-        if rate_mbit is not None:
-            shaped = f"tc qdisc add dev {self.name} root tbf rate {rate_mbit:g}mbit burst 128kb latency 50ms"
-            if not self.node.inNamespace:
-                # A kernel without htb or u32 lets all share the link alike.
-                first = " && ".join(switch_first(self.name, rate_mbit))
-                shaped = f"{{ {first}; }} || {{ tc qdisc del dev {self.name} root; {shaped}; }}"
-            commands.append(shaped)
+        commands += shaping.commands(self.name, way, switch_end=not self.node.inNamespace, qdiscs=qdiscs)
         run_in(self.node, *commands, f"ip link set {self.name} up")
         return {}
 
@@ -144,6 +120,8 @@ class NetSwitch(Switch):
     def start(self, controllers: Any) -> None:
         """Start the process, once it has ended again; wait_ready() says when it serves."""
         grpc = None if self.child is None else self.child.grpc
+        if self.child is not None:
+            self.record = load(self.record.name, self.record.root)  # its links may have changed
         if self.child is not None and self.record.pcap is not None:
             keep_captures(Path(self.record.pcap), self.entry.ports.values())
         self.child = SwitchProcess(
@@ -156,6 +134,7 @@ class NetSwitch(Switch):
             grpc=grpc,
             pcap=self.record.pcap,
             super_packets=self.record.super_packets,
+            flags=links.delay_flags(self.record, self.name),
         )
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 (Mininet's name)
@@ -200,16 +179,15 @@ class Network:
             # Before its interface exists, which takes the default.
             run_in(node, _ipv6_off("all"), _ipv6_off("default"))
             netns = os.stat(f"/proc/{node.pid}/ns/net").st_ino
-            self.note(with_host(self.record, host.name, process=Process.of(node.pid), netns=netns))
+            self.note(partial(with_host, name=host.name, process=Process.of(node.pid), netns=netns))
         for entry in self.record.switches:
             self._net.addSwitch(entry.name, entry=entry, target=self.target, record=self.record)
         for link in self.record.links:
             self._add_link(link)
         self._net.start()
         for node in self._net.switches:
-            self.note(
-                with_switch(self.record, node.name, process=node.child.wait_ready(), grpc=node.child.grpc)
-            )
+            process = node.child.wait_ready()
+            self.note(partial(with_switch, name=node.name, process=process, grpc=node.child.grpc))
 
     def _start_controller(self) -> None:
         record = self.record
@@ -219,12 +197,12 @@ class Network:
         argv += [] if record.listen is None else ["--listen", record.listen]
         directory = record.directory
         self._controller = LoggedProcess(argv, log=directory / CONTROLLER_LOG, directory=directory)
-        self.note(replace(record, controller=self._controller.process))
+        self.note(partial(replace, controller=self._controller.process))
 
     def _restart_switch(self, node: NetSwitch) -> None:
         node.start(())
         assert node.child is not None
-        self.note(with_switch(self.record, node.name, process=node.child.process))
+        self.note(partial(with_switch, name=node.name, process=node.child.process))
 
     def kept(self) -> list[Kept]:
         """Return the processes that are started again when they end."""
@@ -236,12 +214,11 @@ class Network:
 
     def give_up(self, what: str) -> None:
         """Say in the record that a process will not be started again."""
-        self.note(replace(self.record, given_up=(*self.record.given_up, what)))
+        self.note(lambda record: replace(record, given_up=(*record.given_up, what)))
 
-    def note(self, record: NetRecord) -> None:
-        """Take over another record, and save it."""
-        self.record = record
-        record.save()
+    def note(self, change: Callable[[NetRecord], NetRecord]) -> None:
+        """Change the record, here and on disk, where others change it too (see records.update)."""
+        self.record = update(self.record.name, change, self.record.root)
 
     def _add_link(self, link: LinkRecord) -> None:
         hosts = {host.name: host for host in self.record.hosts}
@@ -265,7 +242,9 @@ class Network:
             intfName2=link.b_interface,
             addr1=mac(link.a.node, link.a.port),
             addr2=mac(link.b.node, link.b.port),
-            rate_mbit=link.rate_mbit,
+            params1={"way": links.by_kernel(self.record, link.forth)},
+            params2={"way": links.by_kernel(self.record, link.back)},
+            qdiscs=self.record.qdiscs,
             super_packets=self.record.super_packets,
         )
 

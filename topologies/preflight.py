@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from topologies import shaping
 from topologies.errors import PreflightError
 
 TOOLS = {
@@ -92,6 +93,14 @@ def veth_problems() -> list[str]:
         f"The kernel refuses a veth pair in a network namespace ({failed}): load the module (modprobe veth), "
         "and where this is a container, start it with --privileged."
     ]
+
+
+def qdiscs() -> tuple[str, ...]:
+    """Return which queueing disciplines of shaping.QDISCS the kernel has; none where it cannot be tried."""
+    try:
+        return shaping.present()
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
 
 
 def available_memory_mb(meminfo: Path = Path("/proc/meminfo")) -> int | None:

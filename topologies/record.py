@@ -8,21 +8,23 @@ its start time, since pids are used again.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from topologies.errors import RecordError
-from topologies.spec import End, HostSpec, NetworkSpec, SwitchSpec
+from topologies.spec import PLAIN, End, HostSpec, NetworkSpec, SwitchSpec, Way, lower_rate
 from wire.constants import NET_VARIABLE, RUN_ROOT
 from wire.hints import command
 
-RECORD_VERSION = 3
+RECORD_VERSION = 4
 NET_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 CONTROLLER = "its controller"
 """Of a network's processes; see NetRecord.dead."""
@@ -99,13 +101,26 @@ class SwitchRecord:
 
 @dataclass(frozen=True)
 class LinkRecord:
-    """A link that runs: its two ends and their interfaces."""
+    """A link that runs: its two ends, their interfaces, and what each way does (`forth` is from a to b)."""
 
     a: End
     b: End
     a_interface: str
     b_interface: str
-    rate_mbit: float | None = None
+    forth: Way = PLAIN
+    back: Way = PLAIN
+    down: bool = False
+    """Whether somebody took it down (net link --down)."""
+
+    @property
+    def rate_mbit(self) -> float | None:
+        """The lower of both ways' rates."""
+        return lower_rate(self.forth, self.back)
+
+    @property
+    def name(self) -> str:
+        """As people call it: s1-s2."""
+        return f"{self.a.node}-{self.b.node}"
 
 
 @dataclass(frozen=True)
@@ -135,6 +150,8 @@ class NetRecord:
     """HOST:PORT where its controller serves on TCP too, None for nowhere."""
     lease: float | None = None
     """Seconds after which the controller takes a silent worker for lost; None for its default."""
+    qdiscs: tuple[str, ...] = ()
+    """Queueing disciplines that the kernel has, of shaping.QDISCS."""
     given_up: tuple[str, ...] = ()
     """Processes, in the words of `dead`, that ended too often to be started again."""
     version: int = RECORD_VERSION
@@ -244,6 +261,7 @@ class NetRecord:
                 "owner": Process(**tree["owner"]),
                 "controller": process(tree["controller"]),
                 "given_up": tuple(tree["given_up"]),
+                "qdiscs": tuple(tree["qdiscs"]),
                 "hosts": tuple(HostRecord(**{**h, "process": process(h["process"])}) for h in tree["hosts"]),
                 "switches": tuple(
                     SwitchRecord(
@@ -256,7 +274,16 @@ class NetRecord:
                     for s in tree["switches"]
                 ),
                 "links": tuple(
-                    LinkRecord(**{**k, "a": End(**k["a"]), "b": End(**k["b"])}) for k in tree["links"]
+                    LinkRecord(
+                        **{
+                            **k,
+                            "a": End(**k["a"]),
+                            "b": End(**k["b"]),
+                            "forth": Way(**k["forth"]),
+                            "back": Way(**k["back"]),
+                        }
+                    )
+                    for k in tree["links"]
                 ),
                 "root": root,
             }
@@ -276,6 +303,7 @@ def new_record(
     super_packets: bool = False,
     listen: str | None = None,
     lease: float | None = None,
+    qdiscs: tuple[str, ...] = (),
     root: Path = RUN_ROOT,
     interfaces: Path = Path("/sys/class/net"),
 ) -> NetRecord:
@@ -294,7 +322,7 @@ def new_record(
         return f"{end.node}-eth0" if end.node in hosts else f"{token}-{end.node}-{end.port}"
 
     links = tuple(
-        LinkRecord(link.a, link.b, interface(link.a), interface(link.b), link.rate_mbit)
+        LinkRecord(link.a, link.b, interface(link.a), interface(link.b), link.forth, link.back)
         for link in spec.links
     )
     ends = [end for link in spec.links for end in (link.a, link.b)]
@@ -326,6 +354,7 @@ def new_record(
         super_packets=super_packets,
         listen=listen,
         lease=lease,
+        qdiscs=qdiscs,
         root=root,
     )
 
@@ -350,6 +379,29 @@ def with_switch(record: NetRecord, name: str, **changes: Any) -> NetRecord:
     return replace(
         record, switches=tuple(replace(s, **changes) if s.name == name else s for s in record.switches)
     )
+
+
+def with_link(record: NetRecord, link: LinkRecord) -> NetRecord:
+    """Return the record with the link of these ends as it is here."""
+    return replace(record, links=tuple(link if (k.a, k.b) == (link.a, link.b) else k for k in record.links))
+
+
+def update(name: str, change: Callable[[NetRecord], NetRecord], root: Path = RUN_ROOT) -> NetRecord:
+    """Change the record of a network on disk, one writer at a time; return the new one.
+
+    `change` gets what is there now. Raises RecordError, and OSError when it cannot be written.
+    """
+    try:
+        lock = os.open(root / name / ".net.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise RecordError(name, f"there is no network {name} any more") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        record = change(load(name, root))
+        record.save()
+    finally:
+        os.close(lock)
+    return record
 
 
 def names(root: Path = RUN_ROOT) -> list[str]:

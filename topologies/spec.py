@@ -9,8 +9,9 @@ the switch's, the root namespace would take the switch's packets for its own and
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -20,6 +21,7 @@ from wire.constants import CPU_PORT, MAX_WORKERS
 PREFIX_LEN = 16
 MTU = 9000
 """Bytes of IP packet a link carries; a 256-element frame needs 1,062."""
+MAX_DELAY_MS = 10_000.0
 NODE_NAME = re.compile(r"[a-z][a-z0-9]{0,4}")
 """Short, as `pTTTT-NODE-PORT` must fit the kernel's 15 characters of an interface name."""
 
@@ -76,15 +78,60 @@ class End:
 
 
 @dataclass(frozen=True)
-class LinkSpec:
-    """A cable between two ends; `rate_mbit` limits both directions, None leaves them unshaped.
+class Way:
+    """What one direction of a link does to its packets; by default nothing at all.
 
-    At a switch's end of a shaped one, what switches send themselves (results, partials) goes first.
+    A shaped way out of a switch lets what switches send themselves (results, partials) go first.
     """
+
+    rate_mbit: float | None = None
+    """10^6 bit/s of Ethernet frames; None leaves it unshaped."""
+    delay_ms: float = 0.0
+    loss: float = 0.0
+    """Share of the packets, 0..1, as are the next two."""
+    duplicate: float = 0.0
+    corrupt: float = 0.0
+    """Aggregation packets alone, where the switch does it: others it leaves whole."""
+    queue_bytes: int | None = None
+    """What waits for a rate, at most; None is 50 ms of it and 128 KiB."""
+
+    def problem(self) -> str | None:
+        """Say what cannot be built, None when all can."""
+        if self.rate_mbit is not None and not 0 < self.rate_mbit < math.inf:
+            return "a rate is greater than 0"
+        if not 0 <= self.delay_ms <= MAX_DELAY_MS:
+            return f"a delay is 0 to {MAX_DELAY_MS / 1000:g} s"
+        for what in ("loss", "duplicate", "corrupt"):
+            if not 0 <= getattr(self, what) <= 1:
+                return f"{what} is a share of the packets, 0 % to 100 %"
+        if self.queue_bytes is not None and self.queue_bytes < MTU:
+            return f"a queue holds {MTU} bytes at least, one packet of the greatest size"
+        if self.queue_bytes is not None and self.rate_mbit is None:
+            return "a queue without a rate never fills: give the rate too"
+        return None
+
+
+PLAIN = Way()
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A cable between two ends: `forth` is the way from a to b, `back` that from b to a."""
 
     a: End
     b: End
-    rate_mbit: float | None = None
+    forth: Way = PLAIN
+    back: Way = PLAIN
+
+    @property
+    def rate_mbit(self) -> float | None:
+        """The lower of both ways' rates."""
+        return lower_rate(self.forth, self.back)
+
+
+def lower_rate(forth: Way, back: Way) -> float | None:
+    """Return the lower rate of two ways in Mbit/s, None when neither has one."""
+    return min((way.rate_mbit for way in (forth, back) if way.rate_mbit is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -106,8 +153,8 @@ class NetworkSpec:
             "end of a link": [end for link in self.links for end in (link.a, link.b)],
         }
         for kind, values in unique.items():
-            for value in values:
-                if values.count(value) > 1:
+            for value, count in Counter(values).items():
+                if count > 1:
                     raise SpecError(str(value), f"the {kind} is used twice")
         for name in names:
             if not NODE_NAME.fullmatch(name):
@@ -121,14 +168,15 @@ class NetworkSpec:
                     raise SpecError(end.node, "a host has port 0 only")
                 if end.node not in hosts and not 1 <= end.port < CPU_PORT:
                     raise SpecError(end.node, f"a switch's ports are 1..{CPU_PORT - 1}, not {end.port}")
-            if link.rate_mbit is not None and link.rate_mbit <= 0:
-                raise SpecError(f"{link.a.node}-{link.b.node}", "a rate is greater than 0")
+            for way in (link.forth, link.back):
+                if (problem := way.problem()) is not None:
+                    raise SpecError(f"{link.a.node}-{link.b.node}", problem)
         linked = {end.node for link in self.links for end in (link.a, link.b)}
         for host in sorted(hosts - linked):
             raise SpecError(host, "the host has no link")
 
 
-def star(hosts: int) -> NetworkSpec:
+def star(hosts: int = 4, rate_mbit: float | None = None) -> NetworkSpec:
     """Describe one switch s1 with hosts h1..hN on its ports 1..N.
 
     Raises SpecError when N is not in 1..64: a slot has one bit per worker and 64 of them.
@@ -137,23 +185,12 @@ def star(hosts: int) -> NetworkSpec:
         raise SpecError(
             f"--hosts {hosts}", f"a star has 1 to {MAX_WORKERS} hosts, the bits that one switch's slot has"
         )
-    switch_ip = switch_address(1)
+    switch_ip, way = switch_address(1), Way(rate_mbit)
     return NetworkSpec(
         topology="star",
         hosts=tuple(
             HostSpec(f"h{n}", host_address(0, n), mac_of(0, host_address(0, n))) for n in range(1, hosts + 1)
         ),
         switches=(SwitchSpec("s1", 1, switch_ip, mac_of(1, switch_ip)),),
-        links=tuple(LinkSpec(End(f"h{n}", 0), End("s1", n)) for n in range(1, hosts + 1)),
+        links=tuple(LinkSpec(End(f"h{n}", 0), End("s1", n), way, way) for n in range(1, hosts + 1)),
     )
-
-
-TOPOLOGIES: dict[str, Callable[[int], NetworkSpec]] = {"star": star}
-"""The built-in topologies by name: hosts → description."""
-
-
-def describe(topology: str, hosts: int) -> NetworkSpec:
-    """Return the description of a built-in topology; SpecError names those that exist."""
-    if topology not in TOPOLOGIES:
-        raise SpecError(topology, f"no such topology; there is {', '.join(sorted(TOPOLOGIES))}")
-    return TOPOLOGIES[topology](hosts)

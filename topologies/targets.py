@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -43,6 +43,9 @@ class Target(ABC):
     super_packets: bool
     """Whether it takes what the kernel's offloads leave undone: super-packets and checksums not computed."""
 
+    holds_back: bool
+    """Whether it can delay packets at its ports."""
+
     @abstractmethod
     def missing(self) -> str | None:
         """Say in a sentence why this target cannot run here and how to get it; None when it can."""
@@ -67,10 +70,11 @@ class Target(ABC):
         directory: Path,
         pcap: str | None,
         super_packets: bool = True,
+        flags: Sequence[str] = (),
     ) -> list[str]:
         """Return the whole command line of a switch with these ports (number → interface).
 
-        Without `super_packets` a target that has them is told to do without.
+        Without `super_packets` a target that has them is told to do without. `flags` are more of its own.
         """
         interfaces = [word for port, name in sorted(ports.items()) for word in ("-i", f"{port}@{name}")]
         return [
@@ -82,6 +86,7 @@ class Target(ABC):
             *(["--pcap", pcap] if pcap else []),
             *(["--no-super-packets"] if self.super_packets and not super_packets else []),
             *self.extra_flags(directory, device_id),
+            *flags,
             "--",
             "--grpc-server-addr",
             grpc,
@@ -101,6 +106,7 @@ class EmbeddedTarget(Target):
     replicas = 65535  # replication ids have 16 bits
     memory_mb = 200
     super_packets = True
+    holds_back = False
 
     def missing(self) -> str | None:
         """See Target.missing."""
@@ -125,6 +131,7 @@ class Bmv2Target(Target):
     replicas = 4096
     memory_mb = 300
     super_packets = False
+    holds_back = False
 
     def missing(self) -> str | None:
         """See Target.missing."""
@@ -209,11 +216,12 @@ class SwitchProcess(LoggedProcess):
         grpc: str | None = None,
         pcap: str | None = None,
         super_packets: bool = True,
+        flags: Sequence[str] = (),
     ) -> None:
         self.target = target
         self.name = name
         self.grpc = grpc or f"127.0.0.1:{free_port()}"
-        argv = target.command(device_id, ports, self.grpc, directory, pcap, super_packets)
+        argv = target.command(device_id, ports, self.grpc, directory, pcap, super_packets, flags)
         try:
             super().__init__(argv, log=log, directory=directory)
         except OSError as error:

@@ -10,7 +10,7 @@ from .table import Direction, Source
 
 DESCRIPTION = "link end "
 """Before the end's name in the description of a capture's interface."""
-_NODE = r"[a-z]+[0-9]+"
+_NODE = r"[a-z][a-z0-9]{0,4}"
 _END = re.compile(rf"({_NODE})-({_NODE})")
 _FILE = re.compile(rf"({_NODE}-{_NODE})(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
 _WAY = re.compile(r"(.+)_(in|out)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")

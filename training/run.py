@@ -19,7 +19,7 @@ from topologies import jobs, manager
 from topologies import record as records
 from topologies.ranks import Ranks
 from topologies.record import NetRecord
-from topologies.spec import describe
+from topologies.spec import star
 from wire.control import ControlClient, ControlError
 
 from .check import Evidence, wrong_all_reduces
@@ -108,7 +108,7 @@ def run(options: Options, watch: Watch) -> Outcome:
     with ExitStack() as stack:
         if options.net is None:
             record = manager.up(
-                describe("star", options.workers or WORKERS),
+                star(options.workers or WORKERS),
                 name=options.name,
                 target=options.switch,
                 elements=options.elements or ELEMENTS,

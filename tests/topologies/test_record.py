@@ -20,8 +20,7 @@ def make(root: Path, name: str = "star", hosts: int = 3) -> NetRecord:
 
 @given(hosts=st.integers(1, 64), rate=st.none() | st.floats(0.1, 1e5), pcap=st.none() | st.text())
 def test_a_record_survives_its_text(hosts: int, rate: float | None, pcap: str | None) -> None:
-    spec = star(hosts)
-    spec = replace(spec, links=tuple(replace(link, rate_mbit=rate) for link in spec.links))
+    spec = star(hosts, rate)
     record = new_record("n", spec, target="bmv2", elements=256, slots=16384, pcap=pcap)
     record = with_host(record, "h1", process=Process(7, 8), netns=9)
     record = with_switch(record, "s1", process=Process(10, 11), grpc="127.0.0.1:12")

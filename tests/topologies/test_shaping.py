@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 import subprocess
 import uuid
-from dataclasses import replace
 
 import pytest
 
 from topologies import manager, processes
-from topologies.network import switch_first
-from topologies.spec import SWITCHES, star
+from topologies.shaping import commands
+from topologies.spec import SWITCHES, Way, star
 
 PINGS = 5
 
@@ -27,7 +26,7 @@ def sent(interface: str) -> dict[str, int]:
 
 
 def test_a_twentieth_is_left_to_the_rest() -> None:
-    text = "\n".join(switch_first("x", 200.0))
+    text = "\n".join(commands("x", Way(200.0), switch_end=True, qdiscs=("htb", "tbf")))
     assert "classid 1:10 htb rate 190mbit ceil 200mbit" in text
     assert "classid 1:20 htb rate 10mbit ceil 200mbit" in text
     assert f"match ip src {SWITCHES} flowid 1:10" in text
@@ -36,9 +35,7 @@ def test_a_twentieth_is_left_to_the_rest() -> None:
 
 @pytest.mark.root
 def test_what_the_switch_sends_itself_goes_first() -> None:
-    spec = star(2)
-    spec = replace(spec, links=tuple(replace(link, rate_mbit=100.0) for link in spec.links))
-    with manager.network(spec, name=f"shape-{uuid.uuid4().hex[:6]}", target="embedded") as record:
+    with manager.network(star(2, 100.0), name=f"shape-{uuid.uuid4().hex[:6]}", target="embedded") as record:
         interface = record.switch("s1").ports[1]
         found = []
         for address in (record.switch("s1").ip, record.host("h1").ip):

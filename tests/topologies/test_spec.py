@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import SpecError
-from topologies.spec import End, LinkSpec, NetworkSpec, describe, host_address, mac_of, star
+from topologies.spec import End, LinkSpec, NetworkSpec, Way, host_address, mac_of, star
 
 
 @given(st.integers(1, 64))
@@ -33,11 +33,6 @@ def test_a_star_needs_1_to_64_hosts(hosts: int) -> None:
         star(hosts)
 
 
-def test_an_unknown_topology_names_those_there_are() -> None:
-    with pytest.raises(SpecError, match="ring: no such topology; there is star"):
-        describe("ring", 4)
-
-
 def test_addresses() -> None:
     assert host_address(3, 7) == "10.0.3.7"
     assert mac_of(0, "10.0.3.7") == "02:00:0a:00:03:07"
@@ -60,7 +55,7 @@ def changed(**changes: object) -> NetworkSpec:
         ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 1)))}, "used twice"),
         ({"links": (star(2).links[0], LinkSpec(End("h2", 1), End("s1", 2)))}, "h2: a host has port 0"),
         ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 510)))}, "ports are 1..509"),
-        ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 2), rate_mbit=0))}, "greater than 0"),
+        ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 2), Way(0)))}, "greater than 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, object], message: str) -> None:
