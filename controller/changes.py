@@ -136,8 +136,9 @@ class Group:
     def fresh(self, session: Session) -> bool:
         """Whether a worker has never been told a membership, and its port can be had."""
         status = session.status
-        used = self.memberships[session.rank].own_port if session.rank < len(self.memberships) else 0
-        return status.epoch == 0 and status.udp_port not in (0, used, session.refused_port)
+        # By address: a change may have numbered the workers anew since the epoch began.
+        used = [each.own_port for each in self.memberships if each.own_ip == session.ip]
+        return status.epoch == 0 and status.udp_port not in (0, session.refused_port, *used)
 
     def seated(self) -> list[Session]:
         """Return the workers that a change waits for: all but the fresh."""

@@ -123,7 +123,7 @@ class LiveJob:
         A switch sees some of the workers, leaves that send as much as a worker each, and a parent's results.
         """
         node = next((node for node in self.tree.nodes if node.switch == switch), None)
-        workers = len(self.group.hosts)
+        workers = len(self.tree.hosts)
         if node is None or self.rate_bps is None:
             return None, 1
         inputs = len(node.hosts) + len(node.leaves) + (node.parent is not None)

@@ -170,8 +170,9 @@ def test_strays_go_and_what_is_missing_comes(record: NetRecord) -> None:
             sids = await join(controller, "alice", [5001, 5002])
             for rank, sid in enumerate(sids):
                 await told(controller, sid, udp_port=5001 + rank)
-            job = controller.job("alice").epoch
-        assert job is not None
+            epoch = controller.job("alice").epoch
+        assert epoch is not None
+        job = epoch.root
         with connect(record, "s1") as client:
             before = {key: item.value for key, item in read_all(client).items()}
             insert(client, [multicast_group(77, [(1, 999)])])
@@ -430,6 +431,8 @@ def test_a_rate_s_burst_follows_the_number_of_workers(record: NetRecord) -> None
             await controller.add(NewJob(name="alice", workers=["h1", "h2"], slots=16, rate_bps=80_000_000))
             assert burst() == 80_000_000 // 8 // 20 + 2 * 65536  # 50 ms, and a super-packet a worker
             await controller.change("alice", JobChange(workers=["h1", "h2", "h3"]))
+            for rank, sid in enumerate(await join(controller, "alice", [5001, 5002, 5003])):
+                await told(controller, sid, udp_port=5001 + rank)
             assert burst() == 80_000_000 // 8 // 20 + 3 * 65536
         async with controlled(record) as controller:
             assert controller.job("alice").rate_bps == 80_000_000

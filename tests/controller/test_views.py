@@ -284,9 +284,9 @@ def test_explain_while_the_switch_is_away(office: Office) -> None:
     job = office.controller.job("a")
 
     async def work() -> str | None:
-        async with job.link.lock:  # so that it does not come back at once
-            await asyncio.to_thread(job.link.close)
-            job.link.complaint = "waited 10 s"
+        async with job.links[0].lock:  # so that it does not come back at once
+            await asyncio.to_thread(job.links[0].close)
+            job.links[0].complaint = "waited 10 s"
             return standing(office.controller, job)
 
     text = office.run(work())
