@@ -28,6 +28,7 @@ ROOMS = {
     "top": ("controller.top", "A live table of jobs and switches."),
     "switch": ("switch.cli", "The embedded switch alone."),
     "worker": ("worker.cli", "A worker on a host."),
+    "trace": ("traces.cli", "Packet traces: record, show, verify."),
     "train": ("training.cli", "Train a model through the network."),
     "bench": ("bench.cli", "Benchmarks and comparisons, each prints a table."),
 }

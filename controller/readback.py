@@ -19,6 +19,7 @@ from controller.program.admission import Admission
 from controller.program.rates import KBIT, Rates
 from controller.program.receivers import Receivers
 from controller.program.refusals import Refusals
+from controller.program.routing import Routing
 
 TABLE, GROUP, SESSION, METER, DIGEST = "table", "group", "session", "meter", "digest"
 
@@ -50,17 +51,19 @@ class Difference:
         """Return the updates in an order that leaves no member without what it needs; empty batches left out.
 
         Strays go, admission first, then receivers, then the rest; what is missing comes in the reverse order.
+        Next hops are the first to come and the last to go: meanwhile routes change from some to others.
         """
         first: dict[int, list[Update]] = {level: [] for level in (2, 1, 0)}
+        last: list[Update] = []
         for item in self.strays:
-            first[_level(item.key)] += _removal(item)
-        then: dict[int, list[Update]] = {level: [] for level in (0, 1, 2)}
+            first.get(_level(item.key), last).extend(_removal(item))
+        then: dict[int, list[Update]] = {level: [] for level in (-1, 0, 1, 2)}
         for item in self.changed:
             then[_level(item.key)] += updates(MODIFY, [item.entity])
         for item in self.missing:
             kind = MODIFY if item.key[0] == METER else INSERT
             then[_level(item.key)] += updates(kind, [item.entity])
-        return [batch for batch in (*first.values(), *then.values()) if batch]
+        return [batch for batch in (*first.values(), *then.values(), last) if batch]
 
 
 def item(p4info: P4Info, entity: Entity) -> Item:
@@ -129,7 +132,7 @@ def difference(p4info: P4Info, wanted: Iterable[Entity], held: Mapping[Key, Item
 def _level(key: Key) -> int:
     if key[0] != TABLE:
         return 0
-    return {Admission.TABLE: 2, Receivers.TABLE: 1}.get(str(key[1]), 0)
+    return {Admission.TABLE: 2, Receivers.TABLE: 1, Routing.NEXT_HOPS: -1}.get(str(key[1]), 0)
 
 
 def _removal(item: Item) -> list[Update]:

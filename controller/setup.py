@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from controller.entities import insert
 from controller.errors import ControllerError
+from controller.fabric import Dead, Fabric
 from controller.jobs import JobController, SwitchSite, WorkerSeat
 from controller.p4info import Entity, P4Info
 from controller.p4runtime import SwitchClient
 from controller.program import Program
 from controller.program.faults import sessions
+from controller.routes import routes
 from p4src.forms import form
 
 if TYPE_CHECKING:  # topologies imports us
@@ -53,8 +54,16 @@ def prepare(record: NetRecord) -> None:
             insert(client, network_entities(record, switch.name, Program(p4info)))
 
 
-def network_entities(record: NetRecord, name: str, program: Program) -> list[Entity]:
-    """Return what a switch holds without jobs: ports, addresses, neighbors, sources, routes, sessions."""
+def network_entities(
+    record: NetRecord,
+    name: str,
+    program: Program,
+    dead: Dead = Dead(),  # noqa: B008 (it is frozen)
+) -> list[Entity]:
+    """Return what a switch holds without jobs: ports, addresses, neighbors, sources, routes, sessions.
+
+    Only the routes depend on what is dead: they go round it.
+    """
     switch = record.switch(name)
     hosts = {host.name: host for host in record.hosts}
     entities = [program.addresses.own(switch.ip)]
@@ -67,10 +76,7 @@ def network_entities(record: NetRecord, name: str, program: Program) -> list[Ent
     macs = {host.name: host.mac for host in record.hosts} | {s.name: s.mac for s in record.switches}
     ips = {host.name: host.ip for host in record.hosts} | {s.name: s.ip for s in record.switches}
     entities += [program.arp.neighbor(ip, macs[node]) for node, ip in ips.items()]
-    for node, (port, next_hop) in _next_hops(record, name).items():
-        entities.append(
-            program.routing.route(ips[node], 32, port=port, src_mac=switch.mac, dst_mac=macs[next_hop])
-        )
+    entities += routes(Fabric(record, dead), record, name, program)
     return entities + sessions(sorted(switch.ports))
 
 
@@ -87,22 +93,3 @@ def seat(record: NetRecord, host: str, udp_port: int) -> WorkerSeat:
     if len(ends) != 1:
         raise SetupError(host, f"the host has {len(ends)} links, a worker's has one")
     return WorkerSeat(host, wanted.ip, wanted.mac, ends[0].port, udp_port)
-
-
-def _next_hops(record: NetRecord, start: str) -> dict[str, tuple[int, str]]:
-    """Return (port, neighbor) of the first link of a shortest path from a switch to every other node.
-
-    Of equal paths that by the lowest port is taken; hosts forward nothing.
-    """
-    found: dict[str, tuple[int, str]] = {}
-    waiting = deque([(start, (0, start))])
-    switches = {switch.name for switch in record.switches}
-    while waiting:
-        node, first = waiting.popleft()
-        if node not in switches:
-            continue
-        for port, end in record.peers(node).items():
-            if end.node != start and end.node not in found:
-                found[end.node] = (port, end.node) if node == start else first
-                waiting.append((end.node, found[end.node]))
-    return found

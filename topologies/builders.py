@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 from topologies.errors import SpecError
+from topologies.files import SUFFIXES, load
 from topologies.spec import (
     End,
     HostSpec,
@@ -184,10 +186,15 @@ TOPOLOGIES: dict[str, Callable[..., NetworkSpec]] = {
 
 
 def describe(topology: str, **options: float | None) -> NetworkSpec:
-    """Return the description of a built-in topology; options that are None are left to it.
+    """Return the description of a built-in topology, or of a file; options that are None are left to it.
 
-    SpecError names the topologies that exist, or the options that this one takes.
+    SpecError names the topologies that exist, the options that this one takes, or what is wrong in the file.
     """
+    given = {name: value for name, value in options.items() if value is not None}
+    if Path(topology).suffix in SUFFIXES:
+        if given:
+            raise SpecError(_option(next(iter(given))), f"{topology} tells this itself")
+        return load(Path(topology))
     if topology not in TOPOLOGIES:
         raise SpecError(
             topology,
@@ -195,7 +202,6 @@ def describe(topology: str, **options: float | None) -> NetworkSpec:
         )
     build = TOPOLOGIES[topology]
     taken = inspect.signature(build).parameters
-    given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in taken:
             takes = ", ".join(_option(each) for each in taken)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import NetOption, bits_per_second, complete_hosts
+from controller.terminal import NetOption, complete_hosts
 from topologies import record as records
 from topologies.record import CONTROLLER, NetRecord
 from wire.columns import uncut
@@ -72,9 +72,13 @@ def net_up(
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
     from topologies.builders import describe
+    from topologies.quantities import rate_mbit
 
     sizes = {"hosts": hosts, "leaves": leaves, "spines": spines, "fanout": fanout}
-    rates = {"rate_mbit": _mbit(rate), "bottleneck_rate_mbit": _mbit(bottleneck_rate)}
+    rates = {
+        "rate_mbit": None if rate is None else rate_mbit(rate),
+        "bottleneck_rate_mbit": None if bottleneck_rate is None else rate_mbit(bottleneck_rate),
+    }
     spec = describe(topology, **sizes, **rates)
     record = manager.up(
         spec,
@@ -96,10 +100,6 @@ def net_up(
     if listen is not None:
         typer.echo(f"API:  http://{listen}, for who has the token in {record.directory / TOKEN}")
     typer.echo(f"end:  {command(f'net down{option}')}")
-
-
-def _mbit(rate: str | None) -> float | None:
-    return None if rate is None else bits_per_second(rate) / 1e6
 
 
 @app.command("down")

@@ -56,3 +56,11 @@ class FilterError(TraceError):
     def __init__(self, option: str, why: str) -> None:
         super().__init__(f"{option}: {why}")
         self.option = option
+
+
+class CaptureError(TraceError):
+    """Packets that cannot be recorded; `what` is the interface or link at fault."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what}: {why}")
+        self.what = what

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from .table import Direction, Source
@@ -11,14 +13,15 @@ from .table import Direction, Source
 DESCRIPTION = "link end "
 """Before the end's name in the description of a capture's interface."""
 _NODE = r"[a-z][a-z0-9]{0,4}"
-_END = re.compile(rf"({_NODE})-({_NODE})")
-_FILE = re.compile(rf"({_NODE}-{_NODE})(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
+_END = re.compile(rf"({_NODE})-({_NODE})(?:-([0-9]+))?")
+_FILE = re.compile(rf"({_NODE}-{_NODE}(?:-[0-9]+)?)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
 _WAY = re.compile(r"(.+)_(in|out)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
 
 
 def link_of(end: str) -> str:
     """Return the name of the link that an end, s1-h1, is one of: h1-s1."""
-    return "-".join(sorted(end.split("-")))
+    one, other, *port = end.split("-")
+    return "-".join([*sorted((one, other)), *port])
 
 
 def source(path: Path, name: str = "", description: str = "") -> Source:
@@ -34,3 +37,22 @@ def source(path: Path, name: str = "", description: str = "") -> Source:
         return Source(path, way[1], "", way[1], direction)
     stem = re.sub(r"\.pcap(ng)?(\.gz)?$", "", path.name)
     return Source(path, name or stem, "", name or stem)
+
+
+def link_ends(ports: Iterable[tuple[str, int, str, str]]) -> dict[str, tuple[str, str]]:
+    """Return (end, interface) of each link by its name, from switches' (name, port, peer, interface).
+
+    Of a link between two switches the first end is taken: both see the same packets. Several links between
+    the same two nodes are told apart by that end's port: s1-s2-3.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    taken: set[tuple[str, str]] = set()
+    listed = list(ports)
+    many = Counter((switch, peer) for switch, _, peer, _ in listed)
+    for switch, port, peer, interface in listed:
+        if (peer, switch) in taken:
+            continue
+        taken.add((switch, peer))
+        end = f"{switch}-{peer}" if many[switch, peer] == 1 else f"{switch}-{peer}-{port}"
+        found[link_of(end)] = (end, interface)
+    return found

@@ -18,6 +18,8 @@ class WorkerError(P4ReduceError):
 class UnsupportedError(WorkerError, TypeError):
     """The array's dtype, the operation or the membership is none that the engine can run."""
 
+    exit_code = 2
+
 
 class NotInJobError(WorkerError):
     """A call on a worker that has left its epoch (mismatch, time-out, interrupt or close)."""
@@ -33,6 +35,8 @@ class MismatchError(WorkerError):
     `ranks` are those that differ from the majority (all of them where there is none), `calls` is
     what each rank passed, in words, by rank.
     """
+
+    exit_code = 3
 
     def __init__(self, ranks: list[int], calls: list[str], majority: str | None) -> None:
         self.ranks, self.calls, self.majority = ranks, calls, majority
@@ -50,6 +54,8 @@ class NonFiniteError(WorkerError, ValueError):
     `chunks` counts the chunks concerned over all ranks, `first_element` is the flat index where
     the first of them begins, `own` says whether this rank's own array is to blame.
     """
+
+    exit_code = 7
 
     def __init__(self, chunks: int, first_element: int, elements: int, own: bool) -> None:
         self.chunks, self.first_element, self.own = chunks, first_element, own
@@ -81,6 +87,8 @@ class StalledError(WorkerError, TimeoutError):
     the ranks that have not contributed, none where the switch has the result and it did not come here.
     `unasked` says why that is not known, None where it is.
     """
+
+    exit_code = 5
 
     def __init__(
         self,

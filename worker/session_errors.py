@@ -35,9 +35,13 @@ class JobCallError(WorkerError):
 class NoSuchJobError(JobCallError):
     """The controller has no job of that name."""
 
+    exit_code = 8
+
 
 class BeyondRankError(JobCallError):
     """A rank that the job does not have; its ranks are 0..n-1."""
+
+    exit_code = 8
 
     def __init__(self, job: str, rank: int, n: int) -> None:
         self.rank, self.n = rank, n
@@ -48,6 +52,8 @@ class BeyondRankError(JobCallError):
 
 class WrongHostError(JobCallError):
     """The rank belongs to another host than the one we run on."""
+
+    exit_code = 8
 
     def __init__(self, job: str, rank: int, host: str, ip: str, why: str) -> None:
         self.rank, self.host, self.ip = rank, host, ip
@@ -61,6 +67,8 @@ class WrongHostError(JobCallError):
 class RankTakenError(JobCallError):
     """Another live worker holds the rank."""
 
+    exit_code = 8
+
     def __init__(self, job: str, rank: int, message: str) -> None:
         self.rank = rank
         super().__init__(job, message)
@@ -68,6 +76,8 @@ class RankTakenError(JobCallError):
 
 class RendezvousTimeoutError(JobCallError, TimeoutError):
     """The job did not begin, or not begin anew, in time: `missing` ranks have no worker."""
+
+    exit_code = 5
 
     def __init__(self, job: str, seconds: float, missing: Sequence[Absent]) -> None:
         self.seconds, self.missing = seconds, list(missing)
@@ -80,6 +90,8 @@ class RendezvousTimeoutError(JobCallError, TimeoutError):
 
 class BarrierTimeoutError(JobCallError, TimeoutError):
     """Not all ranks reached a barrier in time: `missing` did not."""
+
+    exit_code = 5
 
     def __init__(self, job: str, seconds: float, missing: Sequence[Absent]) -> None:
         self.seconds, self.missing = seconds, list(missing)
@@ -95,6 +107,8 @@ class WorkerLostError(JobCallError):
 
     `lost` names the ranks that are gone; none where the job's workers were changed or a call was ended.
     """
+
+    exit_code = 4
 
     def __init__(self, job: str, lost: Sequence[Lost], why: str) -> None:
         self.lost, self.why = list(lost), why
@@ -113,6 +127,8 @@ class JobDrainingError(JobCallError):
     `begun` counts the all-reduces that it completes, None at a worker that came too late to join.
     """
 
+    exit_code = 6
+
     def __init__(self, job: str, begun: int | None) -> None:
         self.begun = begun
         rest = "it takes no new workers" if begun is None else f"it ends after {begun} all-reduces"
@@ -121,6 +137,8 @@ class JobDrainingError(JobCallError):
 
 class SessionEndedError(JobCallError):
     """The controller ended this worker's session, or answers no more; `why` says which."""
+
+    exit_code = 6
 
     text = "this worker's session with job {job} is over: {why}. Join the job again."
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One switch with all that the program can hold, installed alike in a process and in the in-process device.
 
-Ports 1 to 5 have hosts, 6 the switch s2 with host h6 behind it, 7 an interface and no entry. Job 7 sums the
-hosts h1 to h4 here; of job 9 this switch is a leaf with h1 and h2, whose parent is s2.
+Ports 1 to 5 have hosts, 6 and 8 the switch s2 with host h6 behind it, 7 an interface and no entry. Job 7 sums
+the hosts h1 to h4 here; of job 9 this switch is a leaf with h1 and h2, whose parent is s2.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from topologies.spec import (
 from topologies.targets import SwitchProcess, Target
 from wire.constants import FEW_SLOTS, job_port
 
-WORKERS, HOSTS, UPLINK, NO_PORT = 4, 5, 6, 7
-PORTS = range(1, NO_PORT + 1)
+WORKERS, HOSTS, UPLINK, NO_PORT, SECOND = 4, 5, 6, 7, 8
+PORTS = range(1, SECOND + 1)
 JOB, LEAF_JOB = 7, 9
 WINDOW = 4
 EPOCH = 1000
@@ -64,7 +64,12 @@ def describe(elements: int) -> NetRecord:
         "site",
         (*below.hosts, HostSpec("h6", behind, mac_of(0, behind))),
         (*below.switches, SwitchSpec("s2", 2, ip, mac_of(1, ip))),
-        (*below.links, LinkSpec(End("s1", UPLINK), End("s2", 1)), LinkSpec(End("h6", 0), End("s2", 2))),
+        (
+            *below.links,
+            LinkSpec(End("s1", UPLINK), End("s2", 1)),
+            LinkSpec(End("h6", 0), End("s2", 2)),
+            LinkSpec(End("s1", SECOND), End("s2", 3)),
+        ),
     )
     return new_record("site", spec, target="any", elements=elements, slots=FEW_SLOTS)
 

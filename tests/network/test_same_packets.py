@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.network.site import (
     LEAF_BASE,
     LEAF_JOB,
     PORTS,
+    SECOND,
+    UPLINK,
     WINDOW,
     WORKERS,
     describe,
@@ -90,6 +93,8 @@ class Twin:
         self.direct = direct
         self._wires = wires
         self._device = device
+        self.left: Counter[int] = Counter()
+        """Packets that left by each port."""
 
     def put(self, frame: Input) -> None:
         """Let one frame into both; AssertionError unless the same packets leave."""
@@ -97,6 +102,7 @@ class Twin:
         expected: Packets = {}
         for port, data in self._device.process([(frame.port, frame.data)]):
             expected.setdefault(port, []).append(data)
+            self.left[port] += 1
         after = self._verdicts(frame.port)
         changed = {verdict: after[verdict] for verdict in after if after[verdict] != before[verdict]}
         self._wires.send(frame.port, frame.data)
@@ -165,6 +171,9 @@ def met(ports: PortVerdicts) -> set[Verdict]:
 @pytest.mark.parametrize("elements", [64, 256])
 def test_the_same_input_gives_the_same_packets(target: Target, elements: int, tmp_path: Path) -> None:
     with twin(target, elements, tmp_path) as both:
+        for frame in Traffic(describe(elements), seed=1).flows(60):
+            both.put(frame)
+        assert min(both.left[UPLINK], both.left[SECOND]) > 10
         traffic = Traffic(describe(elements), seed=elements)
         # Chunk numbers wrap on the way.
         for frame in traffic.stream(20, 2**32 - 8):

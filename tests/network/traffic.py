@@ -251,6 +251,14 @@ class Traffic:
             payload = ports + struct.pack("!HH", 8 + len(payload), draw.randrange(1 << 16)) + payload
         return port, self._ipv4(port, target, draw.choice([17, 6, 1, 89]), payload)
 
+    def flows(self, count: int) -> Iterator[Input]:
+        """Yield packets of so many flows over TCP and UDP to the host behind s2, some of them fragments."""
+        target = self._record.host(f"h{HOSTS + 1}").ip
+        for number in range(count):
+            payload = struct.pack("!HHHH", 4000 + number, 5201, 32, 0) + bytes(24)
+            port = 1 + number % HOSTS
+            yield Input(f"flow {number}", port, self._ipv4(port, target, (6, 17)[number % 2], payload))
+
     def _foreign(self) -> tuple[int, bytes]:
         port, frame = self._any()
         data = frame.pack()

@@ -463,6 +463,7 @@ def test_super_packets_that_are_cut_up(
 AGGREGATION = Path(__file__).parents[2] / "p4src/compiled/p4reduce_64x1024.json"
 HANDLE, ROUTED, HOST, NEXT = "SwitchIngress.handle", 40, 0x020202020202, 0x02000000AB01
 FAULTS = "SwitchIngress.receive.faults.inject"
+GROUP, WAYS = 5, 3
 
 
 @pytest.fixture(scope="module")
@@ -472,9 +473,31 @@ def routers() -> Iterator[tuple[SwitchDevice, SwitchDevice]]:
             device.table_insert("SwitchIngress.receive.ports", [Exact(1)], "SwitchIngress.receive.host_port")
             source = [Exact(1), Exact(HOST - 1), Exact(0x0A0A0A01)]
             device.table_insert(f"{HANDLE}.sources.sources", source, "NoAction")
-            forward = f"{HANDLE}.routing.forward"
-            device.table_insert(f"{HANDLE}.routing.routes", [Lpm(0x0A0A0A00, 24)], forward, [2, HOST, NEXT])
+            routing = f"{HANDLE}.routing"
+            spread = [Lpm(0x0A0A0A00, 24)], f"{routing}.spread", [GROUP, WAYS, 1]
+            device.table_insert(f"{routing}.routes", *spread)
+            for way in range(WAYS):
+                hop = [Exact(GROUP), Exact(way)], f"{routing}.forward", [2 + way, HOST, NEXT]
+                device.table_insert(f"{routing}.next_hops", *hop)
         yield one, other
+
+
+def test_flows_of_our_own_program_take_several_ways_and_each_one(
+    lib: ctypes.CDLL, routers: tuple[SwitchDevice, SwitchDevice]
+) -> None:
+    one, other = routers
+    ways = set()
+    for port in range(4000, 4040):
+        flow, payload, size = Flow(protocol=TCP, ports=(port, 5201)), bytes(20 * 1448 + 7), 1448
+        alike, found = all_at_once(lib, one, flow, payload, size)
+        assert alike
+        segments = cut(lib, flow.frame(payload, partial=True), TCPV4, size)
+        assert segments is not None
+        assert found == by_port(other.process((1, frame) for frame in segments))
+        ((way, frames),) = found.items()
+        assert len(frames) == 21
+        ways.add(way)
+    assert ways == set(range(2, 2 + WAYS))
 
 
 @pytest.mark.parametrize("faulty", [False, True])
@@ -498,4 +521,6 @@ def test_what_our_own_program_routes_passes_whole(
     if not faulty:
         packets, octets = one.counter_read("SwitchIngress.port_verdicts", 1 << 6 | ROUTED)
         assert (packets - before[0], octets - before[1]) == (41, 41 * 54 + len(payload))
-        assert [frame[:12].hex() for frame in found[2]] == [f"{NEXT:012x}{HOST:012x}"] * 41
+        ((way, frames),) = found.items()
+        assert 2 <= way < 2 + WAYS
+        assert [frame[:12].hex() for frame in frames] == [f"{NEXT:012x}{HOST:012x}"] * 41

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a link does, as people write it: rates, delays, shares, sizes; and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from controller.terminal import CommandError, bits_per_second, rate_words
+from topologies.errors import SpecError
+from topologies.spec import Way
+
+_NUMBER = r"(\d{1,12}(?:\.\d{1,12})?)"
+_SECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+_SIZES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20}
+
+
+def rate_mbit(text: str) -> float | None:
+    """Return a rate in Mbit/s, None for `none`; SpecError for what is none."""
+    if text == "none":
+        return None
+    try:
+        return bits_per_second(text) / 1e6
+    except CommandError as error:
+        raise SpecError(text, str(error).partition(": ")[2]) from None
+
+
+def delay_ms(text: str) -> float:
+    """Return a delay in ms; SpecError for what is none."""
+    found = re.fullmatch(rf"{_NUMBER}(us|ms|s)", text.lower())
+    if found is None:
+        raise SpecError(text, "a delay is a number and us, ms or s: 5ms")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def share(text: str) -> float:
+    """Return a percentage as a share, 0..1; SpecError for what is none."""
+    found = re.fullmatch(rf"{_NUMBER}%", text)
+    if found is None or float(found[1]) > 100:
+        raise SpecError(text, "a share of the packets is 0% to 100%: 1%, 0.05%")
+    return float(found[1]) / 100
+
+
+def size_bytes(text: str) -> int:
+    """Return a size in bytes; SpecError for what is none."""
+    found = re.fullmatch(rf"{_NUMBER}(b|kb|mb)", text.lower())
+    if found is None:
+        raise SpecError(text, "a size is a number and b, kb (1024) or mb: 64kb")
+    return round(float(found[1]) * _SIZES[found[2]])
+
+
+WAY: dict[str, tuple[str, Callable[[str], float | int | None]]] = {
+    "rate": ("rate_mbit", rate_mbit),
+    "delay": ("delay_ms", delay_ms),
+    "loss": ("loss", share),
+    "duplicate": ("duplicate", share),
+    "corrupt": ("corrupt", share),
+    "queue": ("queue_bytes", size_bytes),
+}
+"""What a way can be told: by the word, its field and how its text is read."""
+
+
+def with_word(way: Way, word: str, text: str) -> Way:
+    """Return the way with one of WAY's words set as `text` says; SpecError for a bad text."""
+    field, read = WAY[word]
+    value: Any = read(text)
+    changed = replace(way, **{field: value})
+    # A queue waits for a rate.
+    return replace(changed, queue_bytes=None) if (word, changed.rate_mbit) == ("rate", None) else changed
+
+
+def words(way: Way) -> str:
+    """Return what a way does as people read it; "plain" when it does nothing."""
+    found = [] if way.rate_mbit is None else [rate_words(round(way.rate_mbit * 1e6))]
+    if way.delay_ms:
+        found.append(f"{way.delay_ms:g} ms")
+    shares = (("loss", way.loss), ("duplicates", way.duplicate), ("corruption", way.corrupt))
+    found += [f"{what} {100 * part:g} %" for what, part in shares if part]
+    if way.queue_bytes is not None:
+        found.append(f"queue {way.queue_bytes} B")
+    return ", ".join(found) or "plain"

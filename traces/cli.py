@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce trace …`: packet captures, from recording to reading."""
+
+from __future__ import annotations
+
+import typer
+
+from .record_cli import trace_record
+
+app = typer.Typer(help="Packet traces: record, show.", no_args_is_help=True, add_completion=False)
+app.command("record", context_settings={"ignore_unknown_options": True})(trace_record)
+
+
+@app.callback()
+def _root() -> None:
+    pass

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memberships, kept up to date while packets are recorded: the controller's epochs, followed by its API."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from wire.control import ControlClient, ControlError
+
+from .members import Epoch, epoch_of, write
+
+WAIT_SECONDS = 0.5
+"""How long the controller is asked to wait for an event."""
+RETRY_SECONDS = 0.2
+STOP_SECONDS = 5.0
+
+
+class EpochFollower:
+    """Writes the epochs that a controller tells of into a file, whenever they change. A context manager.
+
+    A controller that does not answer is asked again: it may be starting, or being started again.
+    """
+
+    def __init__(self, socket: Path, file: Path) -> None:
+        self._socket = socket
+        self._file = file
+        self._known: dict[tuple[int, int], Epoch] = {}
+        self._ended = threading.Event()
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="epochs", daemon=True)
+
+    def __enter__(self) -> EpochFollower:
+        write(self._file, [])
+        self._thread.start()
+        self._asked.wait(STOP_SECONDS)  # so that what runs already is known before the first packet
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(STOP_SECONDS)
+        self._look_once()
+
+    def _run(self) -> None:
+        after: int | None = None
+        while not self._ended.is_set():
+            try:
+                with ControlClient(self._socket) as client:
+                    while not self._ended.is_set():
+                        # Events first: what comes after them is told by the next call at once.
+                        wait = 0.0 if after is None else WAIT_SECONDS
+                        events = client.call("GET", "/v1/events", wait=wait, after=after or 0)
+                        after = max([after or 0, *(event["id"] for event in events)])
+                        self._look(client)
+                        self._asked.set()
+            except ControlError:
+                self._asked.set()
+                self._ended.wait(RETRY_SECONDS)
+
+    def _look_once(self) -> None:
+        try:
+            with ControlClient(self._socket, seconds=STOP_SECONDS) as client:
+                self._look(client)
+        except ControlError:
+            return  # it has ended before us: what is known stays
+
+    def _look(self, client: ControlClient) -> None:
+        found = [epoch_of(told, self._file) for told in client.call("GET", "/v1/epochs")]
+        now, present = time.time_ns(), {(epoch.epoch, epoch.job) for epoch in found}
+        changed = False
+        for key, epoch in self._known.items():
+            if epoch.ended is None and key not in present:
+                self._known[key] = replace(epoch, ended=now)
+                changed = True
+        for epoch in found:
+            key = (epoch.epoch, epoch.job)
+            if key not in self._known or self._known[key].ended is not None:
+                self._known[key] = epoch
+                changed = True
+        if changed:
+            write(self._file, sorted(self._known.values(), key=lambda epoch: (epoch.epoch, epoch.job)))

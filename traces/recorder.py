@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that records: `python -m traces.recorder --out DIR --end s1-h1=INTERFACE …`, until TERM or INT.
+
+One pcapng file per link end, memberships beside them. It prints a line of JSON when it sees packets
+({"recording": …}), one at its end with the counts ({"ends": …}), and what is wrong on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import signal
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from wire.constants import RUN_ROOT
+from wire.errors import P4ReduceError
+
+from . import blocks
+from .capture import SNAPLEN, Tap, Workspace
+from .errors import CaptureError
+from .files import SUFFIXES
+from .follow import EpochFollower
+from .members import FILE
+from .names import DESCRIPTION
+
+APPLICATION = "p4reduce trace record"
+_POLL_MS = 200
+_TAKES = 16
+"""Of one interface, before the others' turn."""
+_DRAIN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class EndCounts:
+    """What was recorded at one link end."""
+
+    end: str
+    packets: int
+    dropped: int
+    """Packets (or super-packets) that found no room in the kernel's buffer or ours."""
+    uncut: int
+    """Super-packets that could not be cut up and are in the file as they were."""
+    error: str | None
+    """Why it ended early."""
+
+
+class RingFile:
+    """The file of one link end, or the newest of several: `size` bytes each, the last `files` are kept."""
+
+    def __init__(self, folder: Path, end: str, head: bytes, size: int | None, files: int | None) -> None:
+        self._folder, self._end, self._head = folder, end, head
+        self._size, self._files = size, files
+        self._index = 0
+        self._written = 0
+        self._file: IO[bytes] | None = None
+        self._open()
+
+    def _path(self, index: int) -> Path:
+        number = "" if self._size is None else f".{index:06d}"
+        return self._folder / f"{self._end}{number}.pcapng"
+
+    def _open(self) -> None:
+        path = self._path(self._index)
+        try:
+            self._file = path.open("xb", buffering=0)
+            self._file.write(self._head)
+        except OSError as error:
+            raise CaptureError(str(path), f"cannot be written: {error.strerror}") from error
+        self._written = 0
+        if self._files is not None and self._index >= self._files:
+            self._path(self._index - self._files).unlink(missing_ok=True)
+
+    def write(self, data: memoryview | bytes) -> None:
+        """Append whole blocks. Raises CaptureError."""
+        assert self._file is not None
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise CaptureError(
+                str(self._path(self._index)), f"cannot be written: {error.strerror}"
+            ) from error
+        self._written += len(data)
+
+    def full(self) -> bool:
+        """Say whether the next is to be begun."""
+        return self._size is not None and self._written >= self._size
+
+    def next(self, last: bytes) -> None:
+        """End this file with `last`, and begin another."""
+        self.close(last)
+        self._index += 1
+        self._open()
+
+    def close(self, last: bytes = b"") -> None:
+        """Append what is last, and close. Idempotent."""
+        if self._file is not None:
+            try:
+                if last:
+                    self.write(last)
+            finally:
+                self._file.close()
+                self._file = None
+
+
+class _End:
+    """A link end that is being recorded."""
+
+    def __init__(self, name: str, tap: Tap, file: RingFile) -> None:
+        self.name, self.tap, self.file = name, tap, file
+        self.began = time.time_ns()
+        self.error: str | None = None
+
+    def take(self, most: int) -> bool:
+        """Write what is there; say whether there may be more. Raises CaptureError."""
+        for _ in range(most):
+            taken = self.tap.take()
+            if not taken:
+                return False
+            self.file.write(taken)
+            if self.file.full():
+                self.file.next(self._statistics())
+        return True
+
+    def _statistics(self) -> bytes:
+        dropped = self.tap.dropped()
+        return blocks.statistics(self.began, time.time_ns(), self.tap.packets + dropped, dropped)
+
+    def close(self) -> EndCounts:
+        """End its file; return its counts. Idempotent."""
+        counts = EndCounts(self.name, self.tap.packets, self.tap.dropped(), self.tap.uncut, self.error)
+        self.file.close(self._statistics())
+        return counts
+
+
+class Recorder:
+    """Records link ends (name → interface) into a folder. Use it as a context manager, then `run`.
+
+    `jobs` limits what is recorded to those jobs' packets. Raises CaptureError.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        ends: Mapping[str, str],
+        jobs: Collection[int] | None = None,
+        ring_size: int | None = None,
+        ring_files: int | None = None,
+    ) -> None:
+        self._out = out
+        self._interfaces = dict(ends)
+        self._jobs = jobs
+        self._ring = ring_size, ring_files
+        self._ends: list[_End] = []
+        self._stack = ExitStack()
+        self._stop = False
+
+    def __enter__(self) -> Recorder:
+        with ExitStack() as stack:
+            workspace = Workspace()
+            for end, interface in self._interfaces.items():
+                tap = Tap(interface, workspace, self._jobs)
+                stack.callback(tap.close)
+                described = blocks.interface(interface, f"{DESCRIPTION}{end}", SNAPLEN)
+                file = RingFile(self._out, end, blocks.section(APPLICATION) + described, *self._ring)
+                stack.callback(file.close)
+                self._ends.append(_End(end, tap, file))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def stop(self) -> None:
+        """Let `run` end; may be called from a signal's handler."""
+        self._stop = True
+
+    def run(self) -> None:
+        """Record until `stop`, or until no interface is left."""
+        poll = select.poll()
+        open_ = {end.tap.fileno(): end for end in self._ends}
+        for number in open_:
+            poll.register(number, select.POLLIN)
+        while open_ and not self._stop:
+            for number, _ in poll.poll(_POLL_MS):
+                end = open_[number]
+                try:
+                    end.take(_TAKES)
+                except CaptureError as error:
+                    end.error = str(error)
+                    print(f"error: {error}", file=sys.stderr, flush=True)
+                    poll.unregister(number)
+                    del open_[number]
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        for end in open_.values():
+            try:
+                while end.take(_TAKES) and time.monotonic() < deadline:
+                    pass
+            except CaptureError as error:
+                end.error = str(error)
+
+    def close(self) -> list[EndCounts]:
+        """End the files with their statistics; return the counts."""
+        return [end.close() for end in self._ends]
+
+
+def prepare(out: Path) -> None:
+    """Make a folder for captures; CaptureError if it cannot be made, or holds captures already."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        old = sorted(path.name for path in out.iterdir() if path.name.endswith(SUFFIXES) or path.name == FILE)
+    except OSError as error:
+        raise CaptureError(str(out), f"the folder cannot be used: {error.strerror}") from error
+    if old:
+        more = f" and {len(old) - 1} more" if old[1:] else ""
+        raise CaptureError(
+            str(out), f"it holds captures already ({old[0]}{more}): remove them, or name another folder"
+        )
+
+
+def record(
+    recorder: Recorder, out: Path, socket: Path | None, say: IO[str], signals: Sequence[int] = ()
+) -> list[EndCounts]:
+    """Record until one of the signals; memberships are those of the controller at `socket`."""
+    with recorder, ExitStack() as stack:
+        for number in signals:
+            signal.signal(number, lambda *_: recorder.stop())
+        if socket is not None:
+            stack.enter_context(EpochFollower(socket, out / FILE))
+        print(json.dumps({"recording": str(out)}), file=say, flush=True)
+        recorder.run()
+        return recorder.close()
+
+
+def main() -> None:
+    """Record as the arguments say."""
+    parser = argparse.ArgumentParser(prog="python -m traces.recorder")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--end", action="append", default=[], metavar="NAME=INTERFACE")
+    parser.add_argument("--job", action="append", type=int, metavar="NUMBER")
+    parser.add_argument("--net", help="the network whose memberships are kept beside the captures")
+    parser.add_argument("--root", type=Path, default=RUN_ROOT)
+    parser.add_argument("--ring-size", type=int, metavar="BYTES")
+    parser.add_argument("--ring-files", type=int)
+    asked = parser.parse_args()
+    ends = dict(end.split("=", 1) for end in asked.end)
+    from wire.control import SOCKET
+
+    socket = asked.root / asked.net / SOCKET if asked.net else None
+    try:
+        recorder = Recorder(asked.out, ends, asked.job, asked.ring_size, asked.ring_files)
+        counts = record(
+            recorder, asked.out, socket, sys.stdout, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        )
+    except P4ReduceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(json.dumps({"ends": [asdict(each) for each in counts]}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
