@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -79,13 +80,26 @@ def job_add(
         int | None,
         typer.Option(help="Chunks that an exponent travels ahead; default: W/4.", show_default=False),
     ] = None,
+    switches: Annotated[
+        str | None,
+        typer.Option(
+            metavar="s1,s2,…",
+            help="Where it may be summed; default: wherever that is best.",
+            show_default=False,
+        ),
+    ] = None,
     net: NetOption = None,
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rent slots for a job; then its workers may join."""
     asked = {"name": name, "workers": host_list(workers), "tenant": tenant}
-    optional = {"slots": slots, "lead": lead, "rate_bps": bits_per_second(rate) if rate else None}
+    optional = {
+        "slots": slots,
+        "lead": lead,
+        "rate_bps": bits_per_second(rate) if rate else None,
+        "switches": [part.strip() for part in switches.split(",")] if switches else None,
+    }
     with reach(net, url) as client:
         job = client.call(
             "POST", "/v1/jobs", asked | {key: value for key, value in optional.items() if value is not None}
@@ -95,9 +109,11 @@ def job_add(
         print_json({"before": None, "after": job})
         return
     last = job["base"] + job["slots"] - 1
+    leaves = [node["switch"] for node in job["tree"][1:]]
+    below = f", as many of {', '.join(leaves)} below it" if leaves else ""
     typer.echo(
         f"job {name}: absent -> {job['status']}; slots {job['base']} to {last} of {job['switch']} "
-        f"({switch['free'] + job['slots']} -> {switch['free']} free), workers {_hosts(job)}, "
+        f"({switch['free'] + job['slots']} -> {switch['free']} free){below}, workers {_hosts(job)}, "
         f"rate {rate_words(job['rate_bps'])}"
     )
 
@@ -118,13 +134,20 @@ def job_list(net: NetOption = None, url: UrlOption = None, as_json: JsonOption =
 
 @app.command("show")
 def job_show(
-    name: JobArgument, net: NetOption = None, url: UrlOption = None, as_json: JsonOption = False
+    name: JobArgument,
+    tree: Annotated[bool, typer.Option("--tree", help="Show where it is summed alone.")] = False,
+    net: NetOption = None,
+    url: UrlOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show one job and its ranks."""
+    """Show one job, its ranks, and the tree of switches that sum for it."""
     with reach(net, url) as client:
         job = client.call("GET", at("jobs", name))
     if as_json:
-        print_json(job)
+        print_json(job["tree"] if tree else job)
+        return
+    if tree:
+        print_tree(job)
         return
     last = job["base"] + job["slots"] - 1
     typer.echo(f"job {name}: {job['status']}{', ' + job['change'] if job['change'] else ''}")
@@ -135,6 +158,27 @@ def job_show(
     typer.echo(f"epoch {job['epoch'] or 'none yet'}, from chunk {job['g0']} and all-reduce {job['t0']} on")
     heads = ("rank", "host", "UDP port", "epoch", "all-reduces", "first missing", "next chunk", "lease left")
     print_table(heads, [_rank_line(rank) for rank in job["ranks"]])
+    if len(job["tree"]) > 1:
+        print_tree(job)
+
+
+def print_tree(job: dict[str, Any]) -> None:
+    """Print a job's switches, the root first, each with its slots and whose packets it sums."""
+    from rich.console import Console
+    from rich.tree import Tree
+
+    ranks = {rank["host"]: rank["rank"] for rank in job["ranks"]}
+    drawn: dict[str, Tree] = {}
+    for node in job["tree"]:
+        words = f"{node['switch']}  slots {node['base']} to {node['base'] + job['slots'] - 1}"
+        above = drawn.get(node["parent"])
+        drawn[node["switch"]] = Tree(words) if above is None else above.add(words)
+        if node["hosts"]:
+            workers = ", ".join(
+                f"{host} (rank {ranks[host]})" if host in ranks else host for host in node["hosts"]
+            )
+            drawn[node["switch"]].add(workers)
+    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(drawn[job["switch"]])
 
 
 @app.command("resize")
@@ -347,7 +391,7 @@ def _line(job: dict[str, Any]) -> tuple[object, ...]:
         job["tenant"],
         f"{there} of {len(job['ranks'])}",
         _hosts(job),
-        job["switch"],
+        ", ".join(node["switch"] for node in job["tree"]),
         _wanted(job),
         rate_words(job["rate_bps"]),
         job["epoch"] or "",

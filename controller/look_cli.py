@@ -106,9 +106,15 @@ def _table(name: str, found: list[dict[str, Any]], height: int) -> Any:
 
 
 def _row(slot: dict[str, Any]) -> tuple[object, ...]:
-    missing = "none: complete" if slot["done"] else _ranks(slot["missing"])
+    missing = "none: complete" if slot["done"] else _missing(slot)
     places = [slot[key] for key in ("slot", "version", "epoch", "chunk")]
     return *places, _ranks(slot["seen"]), missing, f"{slot['age_seconds']:.1f} s"
+
+
+def _missing(slot: dict[str, Any]) -> str:
+    """Say which ranks have not contributed, and which leaves' partials have not come."""
+    leaves = [f"partial of {leaf}" for leaf in slot["lacking"]]
+    return ", ".join([*map(str, slot["missing"]), *leaves]) or "none"
 
 
 def _ranks(ranks: list[int]) -> str:

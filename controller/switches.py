@@ -196,7 +196,7 @@ class SwitchLink:
             client.push_pipeline(self.p4info, program)
             self.reload = False
             self.untouched = set(range(JOBS))
-        wanted = network_entities(self.record, self.name, self.program)
+        wanted = network_entities(self.record, self.name, self.program, dead)
         wanted.append(self.program.refusals.subscription())
         wanted += jobs
         wanted += [self.program.rates.rate(job, bps, workers) for job, (bps, workers) in rates.items()]
