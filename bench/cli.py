@@ -4,26 +4,24 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bench import terminal
+from bench.allreduce import options
+from bench.allreduce.cli import bench_allreduce
+
 if TYPE_CHECKING:
-    from bench.allreduce import Cell
     from bench.switch import Rate
-    from topologies.record import NetRecord
 
 app = typer.Typer(help="Benchmarks and comparisons, each prints a table.", no_args_is_help=True)
+app.command("allreduce")(bench_allreduce)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 @app.command("switch")
@@ -52,7 +50,7 @@ def bench_switch(
         works.insert(0, Forwarding())
     absent = switch.missing()
     rates: dict[Work, dict[str, Rate]] = {}
-    with _progress() as (say, bar):
+    with terminal.progress() as (say, bar):
         loads = pipeline.load_times(form_of_loads, say)
         for work in works:
             with ExitStack() as stack:
@@ -87,104 +85,19 @@ def bench_switch(
         )
         for work, found in rates.items()
     ]
-    _print_table(title, ("", *titles.values()), rows, left=1)
-    over_veth = {column: words for column, words in titles.items() if switch.COLUMNS[column].over_veth}
-    if over_veth:
-        rows = [
-            (_words(work.name), *(_shares_cell(found[column]) for column in over_veth))
-            for work, found in rates.items()
-        ]
-        heads = ("sender waits, switch's processors, sent again", *over_veth.values())
-        _print_table("who is the bottleneck", heads, rows, left=1)
+    terminal.print_table(title, ("", *titles.values()), rows, left=1)
+    rows = [
+        (_words(work.name), words, *_shares_cells(found[column]))
+        for work, found in rates.items()
+        for column, words in titles.items()
+        if switch.COLUMNS[column].over_veth
+    ]
+    if rows:
+        heads = ("", "switch", "sender waits", "switch's processors", "sent again")
+        terminal.print_table("who is the bottleneck", heads, rows)
     times = ", ".join(f"{what.replace('_', ', ')} {took:.2f} s" for what, took in loads.items())
     typer.echo(f"SetForwardingPipelineConfig of {form_of_loads.name}: {times}")
-    _print_absent({switch.COLUMNS[column].title: why for column, why in absent.items()})
-
-
-@app.command("allreduce")
-def bench_allreduce(
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, max=64, help="Workers, each in its own host; default 4, or NAME's hosts."),
-    ] = None,
-    elements: Annotated[
-        int | None, typer.Option(help="Values in a packet, 64 or 256; default 256, or NAME's.")
-    ] = None,
-    switch: Annotated[
-        str | None, typer.Option(help="embedded or bmv2; default: each that is present.")
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(help="Bytes of each worker's array, as 256KiB or 4MiB; default: 4MiB, bmv2 256KiB."),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, int32 or both with a comma.")] = "float32,int32",
-    net: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="A network that runs; default: a star of its own, then taken down."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Goodput of each worker on unshaped links; every result is compared with numpy's sum."""
-    from bench import allreduce
-
-    dtypes = dtype.split(",")
-    if not set(dtypes) <= set(allreduce.DTYPES) or len(set(dtypes)) != len(dtypes):
-        raise typer.BadParameter(f"one or both of {','.join(allreduce.DTYPES)}", param_hint="--dtype")
-    nbytes = None if size is None else _bytes(size)
-    absent: dict[str, str] = {}
-    cells: list[Cell] = []
-
-    with _progress() as (say, bar):
-
-        def measure(record: NetRecord, count: int) -> None:
-            hosts = [host.name for host in record.hosts][:count]
-            wanted = nbytes or allreduce.DEFAULT_BYTES[record.target]
-            cells.extend(allreduce.measure(record, hosts, dtypes, wanted, say, bar(record.target)))
-
-        if net is not None:
-            record, count = _running(net, switch, elements, workers)
-            measure(record, count)
-        else:
-            from topologies import manager
-            from topologies.spec import star
-
-            count = workers or 4
-            for name in _present(switch, absent):
-                with manager.network(
-                    star(count),
-                    name="bench",
-                    target=name,
-                    elements=256 if elements is None else elements,
-                    say=say,
-                ) as record:
-                    measure(record, count)
-    ratios = allreduce.ratios(cells, "bmv2")
-    if as_json:
-        tree = {"cells": [_cell_tree(cell) for cell in cells], "absent": absent, "ratios": ratios}
-        typer.echo(json.dumps(tree, indent=1))
-        return
-    rows = [
-        (
-            cell.target,
-            cell.dtype,
-            _size(cell.nbytes),
-            f"{1e3 * cell.median:.1f} ({1e3 * min(cell.seconds):.1f}, {1e3 * max(cell.seconds):.1f})",
-            f"{cell.mbit_per_s:,.1f}",
-            f"{cell.melements_per_s:,.3f}",
-            f"{cell.retransmissions:,} of {cell.packets:,}",
-            f"{ratios[cell.target][cell.dtype]:.1f}" if cell.target in ratios else "",
-        )
-        for cell in cells
-    ]
-    heads = (
-        *("target", "dtype", "size", "ms: median (min, max)", "Mbit/s a worker", "M values/s"),
-        *("retransmissions", "× bmv2"),
-    )
-    title = f"{cells[0].workers} workers, {cells[0].elements} values a packet, results as numpy's"
-    _print_table(title, heads, rows)
-    _print_absent(absent)
+    terminal.print_absent({switch.COLUMNS[column].title: why for column, why in absent.items()})
 
 
 @app.command("controller")
@@ -202,7 +115,7 @@ def bench_controller(
 
     absent: dict[str, str] = {}
     found = []
-    with _progress() as (say, bar):
+    with terminal.progress() as (say, bar):
         for name in _present(switch, absent):
             found.append(controller.measure(choose(name), jobs, workers, say, bar(name)))
     if as_json:
@@ -225,10 +138,10 @@ def bench_controller(
         *("target", "adds/s", "ms an add: median (max)", "ms to begin an epoch: median (max)"),
         *("s to reconcile", "s to install all again", "MB"),
     )
-    _print_table(f"{jobs} jobs of {workers} workers on one switch", heads, rows)
+    terminal.print_table(f"{jobs} jobs of {workers} workers on one switch", heads, rows)
     add, back = controller.ADD_LIMIT_S, controller.RECONCILE_LIMIT_S
     typer.echo(f"aims: an add below {1e3 * add:.0f} ms, all reconciled below {back:.0f} s")
-    _print_absent(absent)
+    terminal.print_absent(absent)
 
 
 @app.command("isolation")
@@ -243,14 +156,14 @@ def bench_isolation(
     as_json: JsonOption = False,
 ) -> None:
     """A job's all-reduce alone, and beside a host that floods the switch, by kinds of flood."""
-    from bench import isolation
+    from bench import isolation, names
     from topologies import manager
     from topologies.targets import choose
 
-    target, nbytes = choose(switch).name, _bytes(size)
-    with _progress() as (say, bar):
-        options: dict[str, Any] = {"name": "bench-isolation", "target": target, "elements": elements}
-        with manager.network(isolation.network(workers, link), **options, say=say) as record:
+    target, nbytes = choose(switch).name, options.nbytes("--size", size)
+    with terminal.progress() as (say, bar):
+        spec, name = isolation.network(workers, link), names.fresh("isolation")
+        with manager.network(spec, name=name, target=target, elements=elements, say=say) as record:
             found = isolation.measure(record, nbytes, round(1e6 * rate), rounds, say, bar(target))
     ratios = isolation.ratios(found)
     if as_json:
@@ -273,7 +186,7 @@ def bench_isolation(
     ]
     heads = ("beside", "Mbit/s", "packets/s", "of them", "ms: median (min, max)", "× alone")
     title = f"{target}: {workers} workers reduce {size} over {link:g} Mbit/s links"
-    _print_table(title, heads, rows, left=1)
+    terminal.print_table(title, heads, rows, left=1)
     typer.echo(f"aim: at most {isolation.LIMIT:g} times the time alone")
 
 
@@ -291,39 +204,6 @@ def _present(switch: str | None, absent: dict[str, str]) -> list[str]:
     return present or [choose().name]
 
 
-def _running(
-    net: str, switch: str | None, elements: int | None, workers: int | None
-) -> tuple[NetRecord, int]:
-    """Return a running network and how many of its hosts take part; what was asked must agree with it."""
-    from topologies.record import load
-
-    record = load(net)
-    for option, wanted, there in (
-        ("--switch", switch, record.target),
-        ("--elements", elements, record.elements),
-    ):
-        if wanted not in (None, there):
-            raise typer.BadParameter(f"network {net} runs with {there}", param_hint=option)
-    if workers is not None and workers > len(record.hosts):
-        raise typer.BadParameter(f"network {net} has {len(record.hosts)} hosts", param_hint="--workers")
-    return record, workers or len(record.hosts)
-
-
-def _bytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
-    if match is None or match[2] not in _UNITS:
-        raise typer.BadParameter(f"{text!r} is no size like 65536, 256KiB or 4MiB", param_hint="--size")
-    nbytes = int(match[1]) * _UNITS[match[2]]
-    if nbytes < 4 or nbytes % 4:
-        raise typer.BadParameter("values have 4 bytes: a multiple of 4, at least 4", param_hint="--size")
-    return nbytes
-
-
-def _size(nbytes: int) -> str:
-    unit = next(unit for unit in reversed(_UNITS) if nbytes % _UNITS[unit] == 0)
-    return f"{nbytes // _UNITS[unit]} {unit}"
-
-
 def _words(name: str) -> str:
     return name.replace("_", " of ")
 
@@ -332,8 +212,9 @@ def _rate_cell(rate: Rate, ratio: float | None) -> str:
     return f"{rate.packets_per_s:,.0f}" + ("" if ratio is None else f" ({ratio:,.3g}×)")
 
 
-def _shares_cell(rate: Rate) -> str:
-    return f"{100 * (rate.sender_idle or 0):.0f} %, {rate.switch_cpus or 0:.2f}, {rate.resent:,}"
+def _shares_cells(rate: Rate) -> tuple[str, str, str]:
+    idle, busy = 100 * (rate.sender_idle or 0), rate.switch_cpus or 0
+    return f"{idle:.0f} %", f"{busy:.2f}", f"{rate.resent:,} of {rate.packets:,}"
 
 
 def _rate_tree(rate: Rate) -> dict[str, Any]:
@@ -348,57 +229,3 @@ def _rate_tree(rate: Rate) -> dict[str, Any]:
         "sender_idle": rate.sender_idle,
         "switch_cpus": rate.switch_cpus,
     }
-
-
-def _cell_tree(cell: Cell) -> dict[str, Any]:
-    return {
-        "target": cell.target,
-        "dtype": cell.dtype,
-        "workers": cell.workers,
-        "elements": cell.elements,
-        "bytes": cell.nbytes,
-        "seconds": {"median": cell.median, "min": min(cell.seconds), "max": max(cell.seconds)},
-        "mbit_per_s": cell.mbit_per_s,
-        "melements_per_s": cell.melements_per_s,
-        "packets": cell.packets,
-        "retransmissions": cell.retransmissions,
-    }
-
-
-@contextmanager
-def _progress() -> Iterator[tuple[Callable[[str], None], Callable[[str], Callable[[float], None]]]]:
-    """Show steps and a bar for each target on stderr, so that stdout has the table or JSON alone."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    # Without a terminal all it ever draws is an empty line at the end.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-
-        def say(line: str) -> None:
-            console.print(line, highlight=False, soft_wrap=True)
-
-        def bar(what: str) -> Callable[[float], None]:
-            task = progress.add_task(f"measuring {what}", total=1.0)
-            return lambda share: progress.update(task, completed=share)
-
-        yield say, bar
-
-
-def _print_table(title: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: int = 2) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for i, head in enumerate(heads):
-        table.add_column(head, justify="left" if i < left else "right")
-    for row in rows:
-        table.add_row(*row)
-    # Piped, a table is not cut to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
-
-
-def _print_absent(absent: dict[str, str]) -> None:
-    for target, why in absent.items():
-        typer.echo(f"{target} was not measured: {why}")

@@ -20,3 +20,7 @@ class RefusedError(BenchError):
 
 class WrongSumError(BenchError):
     """A result is not the sum of what was contributed."""
+
+
+class MissingError(BenchError):
+    """Something that an option needs is not installed; carries the option's name."""

@@ -27,13 +27,12 @@ from topologies.targets import Bmv2Target, EmbeddedTarget, Target
 from wire.constants import CPU_PORT, DROP_PORT
 from wire.packet import Packets, frame_dtype
 
-from . import veth
+from . import names, veth
 from .errors import RefusedError, WrongSumError
 from .load import Stream, advance
 from .traffic import Lane, Traffic
 from .work import SLOTS, Check, Work
 
-NETWORK = "bench"
 BATCHES = 16
 """Windows that are prepared together in process; even, so that slot and version repeat."""
 WARM_UP_S = 0.05
@@ -45,6 +44,8 @@ class Column:
     """A way to run a switch; it has `window` frames of each sender under way."""
 
     title: str
+    network: str
+    """What its switch's record is called among those of this process."""
     target: Target
     window: int
     over_veth: bool = True
@@ -55,12 +56,12 @@ PEER = "bmv2"
 # The windows with the best rates. bmv2's receive rings hold some 48 frames; super-packets want
 # room for several, so that the sender prepares some while the switch works on others.
 COLUMNS = {
-    "embedded": Column("embedded, in process", EmbeddedTarget(), 64, over_veth=False),
+    "embedded": Column("embedded, in process", "process", EmbeddedTarget(), 64, over_veth=False),
     "embedded_super_packets": Column(
-        "embedded, veth, super-packets", EmbeddedTarget(), 256, super_packets=True
+        "embedded, veth, super-packets", "super", EmbeddedTarget(), 256, super_packets=True
     ),
-    "embedded_single_packets": Column("embedded, veth, single packets", EmbeddedTarget(), 64),
-    PEER: Column("bmv2, veth", Bmv2Target(), 16),
+    "embedded_single_packets": Column("embedded, veth, single packets", "single", EmbeddedTarget(), 64),
+    PEER: Column("bmv2, veth", "bmv2", Bmv2Target(), 16),
 }
 
 
@@ -191,7 +192,7 @@ def opened(column: str, work: Work) -> Iterator[Measured]:
             return
         record = stack.enter_context(
             veth.switch_on_veth(
-                f"{NETWORK}-{column.replace('_', '-')}",
+                names.fresh(chosen.network),
                 chosen.target,
                 ports=work.ports,
                 elements=work.elements,
@@ -308,7 +309,7 @@ def _in_process(work: Work) -> Iterator[tuple[NetRecord, list[SwitchDevice]]]:
         devices.append(SwitchDevice.load(program, cpu_port=CPU_PORT, drop_port=DROP_PORT))
         return devices[-1]
 
-    record = new_record(NETWORK, star(work.ports), target="embedded", elements=work.elements, slots=SLOTS)
+    record = new_record("process", star(work.ports), target="embedded", elements=work.elements, slots=SLOTS)
     dataplane = InlineDataplane(CPU_PORT)
     server = P4RuntimeServer(P4RuntimeService(record.switches[0].device_id, load, dataplane), "127.0.0.1:0")
     server.start()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench import pipeline, switch, veth, work
+from bench import names, pipeline, switch, veth, work
 from bench.errors import RefusedError, WrongSumError
 from bench.load import Exchange, Load
 from controller.cli import app
@@ -27,7 +27,7 @@ from wire.verdicts import Verdict
 
 SHORT = 0.001
 LIMIT_S = 120
-OURS = f"{switch.NETWORK}-"
+OURS = names.PREFIX
 CYCLE = switch.BATCHES * switch.COLUMNS["embedded"].window
 RATE = {
     *("packets_per_s", "packets", "answers", "seconds", "window", "resent", "sender_idle", "switch_cpus"),
