@@ -116,7 +116,8 @@ run_as_root() {
 }
 
 run_tests() {
-    set -- $VENV/bin/python -m pytest "$@"
+    # Much of the time is waiting: one process builds networks, the others do what needs none.
+    set -- $VENV/bin/python -m pytest -n 3 --dist loadgroup "$@"
     if [ "$(id -u)" != 0 ]; then
         if passwordless; then
             say "running the tests through sudo: those of networks need root"

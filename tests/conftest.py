@@ -24,6 +24,9 @@ def _network_problems() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("root")]
+    for item in marked:
+        # Of several test processes one alone builds networks: they share interfaces' names, and the machine.
+        item.add_marker(pytest.mark.xdist_group("network"))
     problems = _network_problems() if marked else []
     if problems:
         reason = "no network can be built here: " + " ".join(problems)
