@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one job as processes, one in each host: started, told and heard (lines of JSON), always ended."""
+"""The ranks of one job as processes, one in each host: started, told, heard (lines of JSON), always ended."""
 
 from __future__ import annotations
 

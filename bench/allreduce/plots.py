@@ -17,6 +17,7 @@ from .run import Outcome, Result, words_of_link, words_of_size
 
 COLOURS = {"float32": "tab:blue", "int32": "tab:green"}
 MARKS = {OURS: ("o", "-"), GLOO: ("s", "--")}
+NAMES = {OURS: "p4reduce", GLOO: "Gloo's ring"}
 PANEL = (4.8, 3.8)
 """Inches of one panel."""
 COLUMNS = 2
@@ -101,6 +102,7 @@ def _draw(path: Path, panels: Panels, axis: Axis) -> None:
         panel.set_xticks(range(len(values)), [axis.words(value) for value in values])
         panel.set_xlabel(axis.title)
         panel.set_ylabel("goodput a worker, Mbit/s")
+        panel.margins(y=0.08)
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)
         others = [other for other in AXES if other.name != axis.name]
@@ -109,7 +111,7 @@ def _draw(path: Path, panels: Panels, axis: Axis) -> None:
             f"{other.words(rest[other.name])}{' lost' if other.name == 'loss' else ''}" for other in others
         )
         panel.set_title(f"{target}, links {words_of_link(link_mbit)}: {common}", fontsize=9)
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, handlelength=3.5)
     figure.savefig(path)
 
 
@@ -130,7 +132,7 @@ def _lines(panel: Any, results: Sequence[Result], axis: Axis, values: Sequence[A
                     marker=marker,
                     linestyle=style,
                     color=COLOURS[dtype],
-                    label=f"{way}, {dtype}",
+                    label=f"{NAMES[way]}, {dtype}",
                 )
     bounded = [result for result in results if result.cell.dtype == dtypes[0]]
     lines = (
@@ -138,5 +140,6 @@ def _lines(panel: Any, results: Sequence[Result], axis: Axis, values: Sequence[A
         ("bound of a ring", "-.", [ring_mbit(r.cell) for r in bounded]),
     )
     for label, style, heights in lines:
-        if None not in heights:
-            panel.plot(list(map(place, bounded)), heights, linestyle=style, color="grey", label=label)
+        known = [(place(r), height) for r, height in zip(bounded, heights, strict=True) if height is not None]
+        if known:
+            panel.plot(*zip(*known, strict=True), linestyle=style, color="grey", label=label)

@@ -136,11 +136,11 @@ def _print_goodput(target: str, link_mbit: float | None, results: list[Result], 
             )
         )
     limits = ("of bound", "× ring") if shaped else ("of numpy's",)
-    heads = ("dtype", "loss", "size", "workers", "ms: median (min, max)", "Mbit/s", *limits)
+    heads = ("dtype", "loss", "size", "workers", "ms (least, most)", "Mbit/s", *limits)
     title = (
         f"{target}, links {words_of_link(link_mbit)}, {shown[0].elements} values a packet: goodput a worker"
     )
-    print_table(title, (*heads, "Gloo Mbit/s", "× Gloo", "sent again"), rows, left=1)
+    print_table(title, (*heads, "Gloo Mbit/s", "× Gloo", "resent"), rows, left=1)
 
 
 def _print_latency(outcome: Outcome) -> None:
