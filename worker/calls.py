@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,18 @@ CALL_VALUES = 4
 
 
 class Call:
-    """One rank's all_reduce call. Raises UnsupportedError for arguments that no rank could pass.
+    """One rank's all_reduce call of arrays, one or more of one dtype.
 
-    `source` is the input as one flat contiguous array, `target` the output: both are the caller's own memory
-    where that is contiguous.
+    Raises UnsupportedError for what no rank could pass.
+    `sources` are the inputs as flat contiguous arrays, `targets` the outputs: both are the caller's own
+    memory where that is contiguous.
     """
 
-    def __init__(self, array: ArrayLike, op: str, out: NDArray[Any] | None, cast: bool) -> None:
-        given = np.asarray(array)
-        self.dtype = _checked_dtype(given.dtype, cast)
+    def __init__(
+        self, arrays: Sequence[ArrayLike], op: str, outs: Sequence[NDArray[Any] | None], cast: bool
+    ) -> None:
+        given = [np.asarray(array) for array in arrays]
+        self.dtype = _checked_dtype(given[0].dtype, cast)
         self.is_float = self.dtype != np.int32
         if op not in OPS:
             raise UnsupportedError(f"all_reduce op {op!r} is not known; use one of {', '.join(OPS)}")
@@ -44,28 +48,58 @@ class Call:
             raise UnsupportedError(
                 f"the mean of {self.dtype} is none; take op='sum' and divide it, or pass floats"
             )
-        self.op, self.shape = op, given.shape
-        self._out = np.empty(given.shape, given.dtype) if out is None else _checked_out(out, given)
-        self.source = np.ascontiguousarray(given).reshape(-1)
-        whole = self._out.flags.c_contiguous
-        self.target = self._out.reshape(-1) if whole else np.empty(given.size, given.dtype)
-        apart = not np.may_share_memory(self.source, self.target)
-        if not apart and self.source.ctypes.data != self.target.ctypes.data:
-            raise UnsupportedError(
-                "all_reduce: out overlaps the array; pass the array itself, or other memory"
-            )
+        self.op, self._shapes = op, [array.shape for array in given]
+        self._outs = [
+            np.empty(array.shape, array.dtype) if out is None else _checked_out(out, array)
+            for array, out in zip(given, outs, strict=True)
+        ]
+        self.sources = [np.ascontiguousarray(array).reshape(-1) for array in given]
+        self.targets = [
+            out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype) for out in self._outs
+        ]
+        _refuse_overlaps(self.sources, self.targets)
+        self.size = sum(source.size for source in self.sources)
 
-    def result(self) -> NDArray[Any]:
-        """Return the output, once `target` is complete."""
-        if not self._out.flags.c_contiguous:
-            self._out[...] = self.target.reshape(self.shape)
-        return self._out
+    def result(self) -> list[NDArray[Any]]:
+        """Return the outputs, once `targets` are complete."""
+        for out, target in zip(self._outs, self.targets, strict=True):
+            if not out.flags.c_contiguous:
+                out[...] = target.reshape(out.shape)
+        return self._outs
 
     def header(self, number: int) -> NDArray[np.int32]:
         """Return the CALL_VALUES that tell the other ranks of this call, the job's all-reduce `number`."""
         code = DTYPES[self.dtype.name] << 8 | OPS[self.op]
-        values = [code, self.source.size & 0xFFFFFFFF, number & 0xFFFFFFFF, shape_digest(self.shape)]
+        values = [code, self.size & 0xFFFFFFFF, number & 0xFFFFFFFF, shape_digest(*self._shapes)]
         return np.array(values, np.uint32).view(np.int32)
+
+
+def of_one_dtype(arrays: Sequence[ArrayLike]) -> list[slice]:
+    """Return runs of arrays of one dtype: each run can be a Call."""
+    dtypes = [np.asarray(array).dtype for array in arrays]
+    borders = [i for i in range(len(dtypes)) if i == 0 or dtypes[i] != dtypes[i - 1]]
+    return [slice(a, b) for a, b in zip(borders, [*borders[1:], len(dtypes)], strict=True)]
+
+
+def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:
+    """Nothing may lie where an output is written, except the whole of its own input."""
+    spans = []
+    for source, target in zip(sources, targets, strict=True):
+        if target.size:
+            at, of = target.ctypes.data, source.ctypes.data
+            spans.append((at, at + target.nbytes, True))
+            if of != at:
+                spans.append((of, of + source.nbytes, False))
+    read_end = written_end = 0
+    for low, high, written in sorted(spans):
+        if low < (max(read_end, written_end) if written else written_end):
+            raise UnsupportedError(
+                "all_reduce: out overlaps an array; pass that array itself as its out, or other memory"
+            )
+        if written:
+            written_end = max(written_end, high)
+        else:
+            read_end = max(read_end, high)
 
 
 def _checked_dtype(dtype: np.dtype[Any], cast: bool) -> np.dtype[Any]:
@@ -95,9 +129,10 @@ def _checked_out(out: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-def shape_digest(shape: tuple[int, ...]) -> int:
-    """Return the CRC-32 of the shape's dimensions as 64-bit big-endian numbers."""
-    return zlib.crc32(struct.pack(f">{len(shape)}Q", *shape))
+def shape_digest(*shapes: tuple[int, ...]) -> int:
+    """Return the CRC-32 of the shapes' dimensions as 64-bit big-endian numbers, all ones between shapes."""
+    between = b"\xff" * 8
+    return zlib.crc32(between.join(struct.pack(f">{len(shape)}Q", *shape) for shape in shapes))
 
 
 def header_packets(n: int, elements: int) -> int:

@@ -3,40 +3,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
+from .operation import Operation
 from .stats import Stats
 
 Progress = Callable[[int, int], None]
-"""Told of an all-reduce's summed values and all of them; at most ten times a second, and at its end."""
+"""Told of an all-reduce's values that are summed, and of all; ten times a second at most, and at its end."""
+PROGRESS_PAUSE = 0.1
+"""Seconds between two reports."""
 
 
 class Handle:
-    """What `Worker.all_reduce_async` returns."""
+    """What `Worker.all_reduce_async` returns.
 
-    def __init__(self, outcome: Any, error: BaseException | None, stats: Stats) -> None:
-        self._outcome, self._error = outcome, error
-        self.stats = stats
-        """Counts of the worker between this call's begin and end (until now, if it runs)."""
+    `drive(handle, limit)` carries on what is under way until this is done or the time is up; `live` are the
+    worker's counts as they go on, `before` those at the call's begin.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        alone: bool,
+        drive: Callable[[Handle, float], None],
+        live: Stats,
+        before: Stats,
+        progress: Progress | None,
+    ) -> None:
+        self._operations, self._alone = operations, alone
+        self._drive, self._live, self._before = drive, live, before
+        self._progress, self._told, self._told_at = progress, -1, 0.0
 
     @property
     def done(self) -> bool:
         """Whether it has ended, well or not: `result` then returns or raises at once."""
-        return True
+        return all(operation.done for operation in self._operations)
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of the worker between this call's begin and its end, or now if it has not ended."""
+        ends = [operation.stats for operation in self._operations]
+        last = ends[-1] if ends else self._before
+        return (last if last is not None else self._live).since(self._before)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, `timeout` seconds at most; return `done`. Raises nothing of the call's."""
+        """Wait until it has ended, `timeout` seconds at most; return `done`.
+
+        Raises none of the call's errors, but an interrupt or an error of `progress` ends all that is under
+        way, and this rank leaves the job.
+        """
+        self._drive(self, float("inf") if timeout is None else time.monotonic() + timeout)
         return self.done
 
     def result(self, timeout: float | None = None) -> NDArray[Any] | list[NDArray[Any]]:
         """Wait, and return what `all_reduce` would have returned, or raise what it would have raised.
 
-        Raises TimeoutError if it has not ended in `timeout` seconds; it goes on then.
+        Raises TimeoutError if it has not ended in `timeout` seconds; it goes on then. The call's own
+        time-out (StalledError) counts from the last result that came.
         """
-        if self._error is not None:
-            raise self._error
-        result: NDArray[Any] | list[NDArray[Any]] = self._outcome
-        return result
+        if not self.wait(timeout):
+            raise TimeoutError(f"the all-reduce has not ended in {timeout:g} s; wait again")
+        results = [array for operation in self._operations for array in operation.result()]
+        return results[0] if self._alone else results
+
+    def report(self, now: float) -> None:
+        """Tell the application of progress, if it is time."""
+        if self._progress is None or (now < self._told_at + PROGRESS_PAUSE and not self.done):
+            return
+        total = sum(operation.size for operation in self._operations)
+        summed = sum(operation.summed for operation in self._operations)
+        if summed != self._told:
+            self._told, self._told_at = summed, now
+            self._progress(summed, total)

@@ -18,16 +18,22 @@ class Kept:
     """Chunks first..end-1 (offsets as the engine counts): their packets, and whose results are known.
 
     A packet is wanted until it has been sent again, a chunk's knowledge until all of them have results
-    in the new epoch.
+    in the new epoch. The packets of chunks that were `held` back have never been sent, and are not filled.
     """
 
-    def __init__(self, first: int, packets: Packets, known: NDArray[np.bool_]) -> None:
+    def __init__(
+        self, first: int, packets: Packets, known: NDArray[np.bool_], held: NDArray[np.bool_]
+    ) -> None:
         self.first, self.end = first, first + len(known)
-        self._packets, self._known = packets, known
+        self._packets, self._known, self._held = packets, known, held
 
     def packets(self, first: int, end: int) -> Packets:
         """Return the packets of chunks first..end-1, a view."""
         return self._packets[first - self.first : end - self.first]
+
+    def held(self, first: int, end: int) -> NDArray[np.bool_]:
+        """Return for each of chunks first..end-1, all of them kept, whether it was held back."""
+        return self._held[first - self.first : end - self.first]
 
     def drop_packets(self) -> None:
         """All have been sent again: they lie in the new epoch's ring."""
@@ -52,7 +58,7 @@ class Kept:
 
 def nothing_kept(packets: Packets) -> Kept:
     """Return what a rank keeps before its first change; `packets` gives the dtype."""
-    return Kept(0, packets[:0].copy(), np.zeros(0, np.bool_))
+    return Kept(0, packets[:0].copy(), np.zeros(0, np.bool_), np.zeros(0, np.bool_))
 
 
 def runs(numbers: Iterable[int]) -> Ranges:

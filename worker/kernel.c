@@ -17,20 +17,50 @@
 enum { KIND = 0, TENSOR = 1, CHUNK = 2, PLACE = 6, E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
 
 #define UNUSED (-128)
+#define UNKNOWN 2
 #define QUANTUM 2147483647.0
 #define LIMIT_BITS 0x7F000000u /* of 2^127: no int8 exponent above it; infinity and NaN are greater still */
 
-struct tensor {
+/* One flat array; its chunk c has number first + c. */
+struct segment {
     void *values;
-    uint64_t size, elements;
+    uint64_t size, first;
 };
 
-static inline size_t stride_of(const struct tensor *t) { return VALUES + 4 * t->elements; }
+struct tensors {
+    const struct segment *segments;
+    uint64_t count;
+};
 
-static inline size_t length_of(const struct tensor *t, size_t chunk)
+/* See Stream in worker/kernels.py. */
+struct stream {
+    uint64_t elements, headers, ahead, chunks;
+    int8_t *exponents;
+    uint8_t *unsendable, *own_unsendable;
+    uint32_t chunk, workers, divisor, is_float, kind, tensor;
+};
+
+static inline size_t stride_of(const struct stream *s) { return VALUES + 4 * s->elements; }
+
+/* Where the values of a chunk lie, of 4 bytes each, and how many; `hint` is a segment that may hold it. */
+static void *find(const struct tensors *t, const struct stream *s, uint64_t chunk, size_t *hint, size_t *n)
 {
-    size_t left = t->size - chunk * t->elements;
-    return left < t->elements ? left : t->elements;
+    size_t at = *hint;
+    if (t->segments[at].first > chunk || (at + 1 < t->count && t->segments[at + 1].first <= chunk)) {
+        size_t end = t->count;
+        for (at = 0; end - at > 1;) {
+            size_t middle = at + (end - at) / 2;
+            if (t->segments[middle].first <= chunk)
+                at = middle;
+            else
+                end = middle;
+        }
+        *hint = at;
+    }
+    const struct segment *of = &t->segments[at];
+    uint64_t begin = (chunk - of->first) * s->elements, left = of->size - begin;
+    *n = left < s->elements ? left : s->elements;
+    return (uint32_t *)of->values + begin;
 }
 
 /* ---- which of received packets are awaited results: see Taken in worker/kernels.py */
@@ -70,56 +100,31 @@ void take(const uint8_t *ring, const int64_t *offset, double *deadline, const do
         t->first++;
 }
 
-/* ---- filling packets, k of them from chunk `first` on */
+/* ---- filling packets */
 
-void fill_heads(uint8_t *packets, size_t stride, size_t k, unsigned kind, unsigned tensor, uint32_t chunk)
+static void fill_int32(const uint32_t *row, size_t n, uint8_t *out)
 {
-    for (size_t i = 0; i < k; i++) {
-        uint8_t *packet = packets + i * stride;
-        uint32_t number = __builtin_bswap32(chunk + (uint32_t)i);
-        packet[KIND] = (uint8_t)kind;
-        packet[TENSOR] = (uint8_t)tensor;
-        memcpy(packet + CHUNK, &number, 4);
-        packet[E0] = packet[E1] = (uint8_t)UNUSED;
+    for (size_t j = 0; j < n; j++) {
+        uint32_t v = __builtin_bswap32(row[j]);
+        memcpy(out + 4 * j, &v, 4);
     }
 }
 
-void fill_int32(const struct tensor *t, size_t first, size_t k, uint8_t *packets)
+/* A chunk's smallest exponent E >= -128 with 2^E > max|x|: the bits of |x| are ordered as |x| is. */
+static int fill_exponent(const float *row, size_t n, uint8_t *packet)
 {
-    const uint32_t *values = t->values;
-    for (size_t i = 0; i < k; i++) {
-        size_t n = length_of(t, first + i);
-        const uint32_t *row = values + (first + i) * t->elements;
-        uint8_t *out = packets + i * stride_of(t) + VALUES;
-        for (size_t j = 0; j < n; j++) {
-            uint32_t v = __builtin_bswap32(row[j]);
-            memcpy(out + 4 * j, &v, 4);
-        }
-        memset(out + 4 * n, 0, 4 * (t->elements - n));
+    uint32_t most = 0;
+    for (size_t j = 0; j < n; j++) {
+        uint32_t bits;
+        memcpy(&bits, row + j, 4);
+        bits &= 0x7FFFFFFFu;
+        most = bits > most ? bits : most;
     }
-}
-
-/* Each chunk's smallest exponent E >= -128 with 2^E > max|x|: the bits of |x| are ordered as |x| is. */
-void fill_exponents(const struct tensor *t, size_t first, size_t k, uint8_t *packets, uint8_t *unsendable)
-{
-    const float *values = t->values;
-    for (size_t i = 0; i < k; i++) {
-        size_t n = length_of(t, first + i);
-        const float *row = values + (first + i) * t->elements;
-        uint32_t most = 0;
-        for (size_t j = 0; j < n; j++) {
-            uint32_t bits;
-            memcpy(&bits, row + j, 4);
-            bits &= 0x7FFFFFFFu;
-            most = bits > most ? bits : most;
-        }
-        int bad = most >= LIMIT_BITS;
-        int e = most >> 23 ? (int)(most >> 23) - 126 : most ? 32 - __builtin_clz(most) - 149 : UNUSED;
-        uint8_t *packet = packets + i * stride_of(t);
-        packet[E0] = (uint8_t)(bad || e < UNUSED ? UNUSED : e);
-        packet[E1] = (uint8_t)(bad ? 0 : UNUSED);
-        unsendable[i] = (uint8_t)bad;
-    }
+    int bad = most >= LIMIT_BITS;
+    int e = most >> 23 ? (int)(most >> 23) - 126 : most ? 32 - __builtin_clz(most) - 149 : UNUSED;
+    packet[E0] = (uint8_t)(bad || e < UNUSED ? UNUSED : e);
+    packet[E1] = (uint8_t)(bad ? 0 : UNUSED);
+    return bad;
 }
 
 static inline void put(uint8_t *out, double v)
@@ -149,37 +154,50 @@ static void quantize_exactly(const float *row, size_t n, double scale, uint8_t *
         put(out + 4 * j, rint((double)row[j] * QUANTUM / scale));
 }
 
-void fill_quantized(const struct tensor *t, size_t first, size_t k, const int8_t *exponents,
-                    const uint8_t *unsendable, unsigned workers, uint8_t *packets)
+/* k packets from `position` on; a header's values are 0 yet. */
+void fill(const struct stream *s, const struct tensors *source, uint8_t *packets, uint64_t position, size_t k)
 {
-    const float *values = t->values;
-    int exact = (workers & (workers - 1)) == 0;
+    int exact = (s->workers & (s->workers - 1)) == 0;
+    size_t near = 0, far = 0, n = 0;
     for (size_t i = 0; i < k; i++) {
-        size_t n = unsendable[i] ? 0 : length_of(t, first + i);
-        const float *row = values + (first + i) * t->elements;
-        uint8_t *out = packets + i * stride_of(t) + VALUES;
-        double scale = ldexp(workers, exponents[i]);
-        if (quantize_by_product(row, n, scale, out) && !exact)
-            quantize_exactly(row, n, scale, out);
-        memset(out + 4 * n, 0, 4 * (t->elements - n));
+        uint8_t *packet = packets + i * stride_of(s), *out = packet + VALUES;
+        uint64_t at = position + i;
+        uint32_t number = __builtin_bswap32(s->chunk + (uint32_t)at);
+        packet[KIND] = (uint8_t)s->kind;
+        packet[TENSOR] = (uint8_t)s->tensor;
+        memcpy(packet + CHUNK, &number, 4);
+        packet[E0] = packet[E1] = (uint8_t)UNUSED;
+        n = 0;
+        if (at >= s->headers && s->is_float) {
+            uint64_t chunk = at - s->headers;
+            if (chunk < s->chunks) {
+                const float *row = find(source, s, chunk, &far, &n);
+                s->own_unsendable[chunk] = (uint8_t)fill_exponent(row, n, packet);
+                n = 0;
+            }
+            chunk -= s->ahead; /* or beyond all chunks */
+            if (chunk < s->chunks && !s->own_unsendable[chunk] && s->unsendable[chunk] != UNKNOWN) {
+                const float *row = find(source, s, chunk, &near, &n);
+                double scale = ldexp(s->workers, s->exponents[chunk]);
+                if (quantize_by_product(row, n, scale, out) && !exact)
+                    quantize_exactly(row, n, scale, out);
+            }
+        } else if (at >= s->headers) {
+            const uint32_t *row = find(source, s, at - s->headers, &near, &n);
+            fill_int32(row, n, out);
+        }
+        memset(out + 4 * n, 0, 4 * (s->elements - n));
     }
 }
 
-/* ---- results: packets[picked[i]] answers place places[i] */
+/* ---- results */
 
-void deliver_int32(const struct tensor *t, const uint8_t *packets, const int64_t *picked, const int64_t *places,
-                   size_t count)
+static void deliver_int32(const uint8_t *in, size_t n, uint32_t *row)
 {
-    uint32_t *values = t->values;
-    for (size_t i = 0; i < count; i++) {
-        size_t chunk = (size_t)places[i], n = length_of(t, chunk);
-        const uint8_t *in = packets + (size_t)picked[i] * stride_of(t) + VALUES;
-        uint32_t *row = values + chunk * t->elements;
-        for (size_t j = 0; j < n; j++) {
-            uint32_t v;
-            memcpy(&v, in + 4 * j, 4);
-            row[j] = __builtin_bswap32(v);
-        }
+    for (size_t j = 0; j < n; j++) {
+        uint32_t v;
+        memcpy(&v, in + 4 * j, 4);
+        row[j] = __builtin_bswap32(v);
     }
 }
 
@@ -212,30 +230,27 @@ static inline void dequantize_row(const uint8_t *in, size_t n, double scale, flo
     }
 }
 
-/* Places beyond the last chunk carry no exponent. */
-void deliver_exponents(const uint8_t *packets, size_t stride, const int64_t *picked, const int64_t *places,
-                       size_t count, int8_t *exponents, uint8_t *unsendable, size_t chunks)
+/* packets[picked[i]] answers positions[i], which is no header's. */
+void deliver(const struct stream *s, const struct tensors *target, const uint8_t *packets, const int64_t *picked,
+             const int64_t *positions, size_t count)
 {
+    size_t near = 0, n = 0;
     for (size_t i = 0; i < count; i++) {
-        if (places[i] >= (int64_t)chunks)
+        const uint8_t *packet = packets + (size_t)picked[i] * stride_of(s), *in = packet + VALUES;
+        uint64_t chunk = (uint64_t)positions[i] - s->headers;
+        if (!s->is_float) {
+            uint32_t *row = find(target, s, chunk, &near, &n);
+            deliver_int32(in, n, row);
             continue;
-        const uint8_t *packet = packets + (size_t)picked[i] * stride;
-        exponents[places[i]] = (int8_t)packet[E0];
-        unsendable[places[i]] = (int8_t)packet[E1] != UNUSED;
-    }
-}
-
-/* Negative places carry no values. */
-void deliver_quantized(const struct tensor *t, const uint8_t *packets, const int64_t *picked, const int64_t *places,
-                       size_t count, const int8_t *exponents, unsigned divisor)
-{
-    float *values = t->values;
-    for (size_t i = 0; i < count; i++) {
-        if (places[i] < 0)
-            continue;
-        size_t chunk = (size_t)places[i];
-        const uint8_t *in = packets + (size_t)picked[i] * stride_of(t) + VALUES;
-        double scale = ldexp(divisor, exponents[chunk]);
-        dequantize_row(in, length_of(t, chunk), scale, values + chunk * t->elements);
+        }
+        if (chunk < s->chunks) {
+            s->exponents[chunk] = (int8_t)packet[E0];
+            s->unsendable[chunk] = (int8_t)packet[E1] != UNUSED;
+        }
+        if (chunk >= s->ahead) {
+            chunk -= s->ahead;
+            float *row = find(target, s, chunk, &near, &n);
+            dequantize_row(in, n, ldexp(s->divisor, s->exponents[chunk]), row);
+        }
     }
 }

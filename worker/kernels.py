@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What touches every value: packets filled from a tensor and results stored into one, a burst a call.
+"""What touches every value: packets filled from tensors and results stored into them, a burst a call.
 
 Two implementations give the same bits: `NumpyKernels`, to read, and `worker.native.NativeKernels` in C.
-
-Arrays: `values` is a tensor's (size,) contiguous array; chunk c is its values c * elements on, and the last
-chunk may be short: what it lacks is 0 in packets. `packets` is a contiguous array of `payload_dtype`. Results
-come as `packets`, the indexes `picked` (m,) int64 of those that count, and for each of these its `place` or
-chunk, `places` (m,) int64. `exponents` (chunks,) int8 and `unsendable` (chunks,) bool are per chunk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +28,10 @@ FLAG = 1 << 3
 """The flag bit in a packet's `kind`."""
 
 
+UNKNOWN = 2
+"""In Stream.unsendable: the chunk's exponent has not come."""
+
+
 class Taken(NamedTuple):
     """What there was in received packets."""
 
@@ -48,8 +49,109 @@ class Taken(NamedTuple):
     """Least chunk without a result, or the end."""
 
 
+SEGMENT = np.dtype([("values", np.uint64), ("size", np.uint64), ("first", np.uint64)])
+"""struct segment of kernel.c: where an array lies, its values, the number of its first chunk."""
+
+
+class Tensors:
+    """Flat contiguous arrays of one dtype, not empty, cut into chunks of `elements` values.
+
+    Each is given with the number of its first chunk, ascending; its last chunk may be short: what it lacks is
+    0 in packets.
+    """
+
+    def __init__(self, arrays: Sequence[tuple[int, NDArray[Any]]], elements: int) -> None:
+        self.elements = elements
+        self._parts = [(first, first - (-array.size // elements), array) for first, array in arrays]
+        self.end = self._parts[-1][1] if arrays else 0
+        """One more than the last chunk."""
+        self.size = sum(array.size for _, array in arrays)
+        self.segments = np.zeros(len(arrays), SEGMENT)
+        """The same for C; the arrays must live as long."""
+        self.segments["values"] = [array.ctypes.data for _, array in arrays]
+        self.segments["size"] = [array.size for _, array in arrays]
+        self.segments["first"] = [first for first, _ in arrays]
+
+    @classmethod
+    def in_turn(cls, arrays: Sequence[NDArray[Any]], elements: int) -> Tensors:
+        """Return arrays, which may be empty, as chunks numbered on from 0."""
+        pieces, first = [], 0
+        for array in arrays:
+            if array.size:
+                pieces.append((first, array))
+                first -= -array.size // elements
+        return cls(pieces, elements)
+
+    def values_before(self, chunk: int) -> int:
+        """Return how many values lie in the chunks before this one."""
+        return sum(min(array.size, max(0, chunk - first) * self.elements) for first, _, array in self._parts)
+
+    def rows(self, first: int, last: int, dtype: Any) -> NDArray[Any]:
+        """Return chunks first..last-1 as (k, elements) of a dtype, a copy."""
+        rows = np.zeros((last - first, self.elements), dtype)
+        for start, end, array in self._parts:
+            low, high = max(first, start), min(last, end)
+            if low < high:
+                part = array[(low - start) * self.elements : (high - start) * self.elements]
+                rows[low - first : high - first].reshape(-1)[: part.size] = part
+        return rows
+
+    def store(self, chunks: Indexes, rows: NDArray[Any]) -> None:
+        """Write (k, elements) values to these chunks."""
+        for start, end, array in self._parts:
+            inside = (chunks >= start) & (chunks < end)
+            to, of = chunks[inside] - start, rows[inside]
+            whole = array[: array.size // self.elements * self.elements].reshape(-1, self.elements)
+            full = to < len(whole)
+            whole[to[full]] = of[full]
+            if not full.all():
+                tail = array[whole.size :]
+                tail[:] = of[~full][0, : tail.size]
+
+
+@dataclass(eq=False)
+class Stream:
+    """An all-reduce's packets by position: headers, then exponents and, `ahead` later, values of chunks.
+
+    position   0 .. H-1        header packets
+    int32      H .. H+N-1      chunk c's values at H+c
+    floats     H .. H+B+N-1    chunk c's exponent at H+c, its values at H+B+c
+    """
+
+    elements: int
+    chunks: int
+    """N, chunks of values."""
+    is_float: bool
+    headers: int
+    ahead: int
+    """B; 0 for int32."""
+    kind: int
+    tensor: int
+    chunk: int
+    """Number of the packet at position 0, mod 2^32."""
+    workers: int
+    divisor: int
+    """`workers` for their sum, 1 for the mean."""
+    exponents: Exponents
+    """(N,) for floats: of all workers, once known."""
+    unsendable: NDArray[np.uint8]
+    """(N,): 1 for chunks that a worker could not send (see chunk_exponents), 0 for others, UNKNOWN as yet."""
+    own_unsendable: Flags
+    """(N,): those of this worker."""
+    compiled: Any = None
+    """What a kernel keeps of it."""
+
+    @property
+    def length(self) -> int:
+        """H + B + N, the packets."""
+        return self.headers + self.ahead + self.chunks
+
+
 class Kernels(Protocol):
-    """The seam between the engine's bookkeeping and what is done for every packet and value."""
+    """The seam between the engine's bookkeeping and what is done for every packet and value.
+
+    `packets` is a contiguous array of `payload_dtype`.
+    """
 
     name: str
     """How people are told which it is."""
@@ -61,81 +163,20 @@ class Kernels(Protocol):
         yet sent.
         """
 
-    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
-        """Write these, `chunk` rising by one from packet to packet (mod 2^32), and exponents as unused."""
+    def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
+        """Write the packets of `position` on: all but `place`; a header's values are left to the caller.
 
-    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
-        """Write the values of chunks `first` on into packets."""
-
-    def fill_exponents(
-        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
-    ) -> None:
-        """Write the exponents of chunks `first` on into packets, and into `unsendable` which hold what no
-        exponent covers (see chunk_exponents).
+        `source` has int32 or float32 values of the chunks concerned; floats that cannot be sent become 0.
         """
 
-    def fill_quantized(
-        self,
-        values: NDArray[np.float32],
-        first: int,
-        exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
-        packets: Packets,
+    def deliver(
+        self, stream: Stream, target: Tensors, packets: Packets, picked: Indexes, positions: Indexes
     ) -> None:
-        """Write the quantized values of chunks `first` on into packets; zeros for chunks not to be sent."""
+        """Store packets[picked[i]] as the result of positions[i], none of them a header's.
 
-    def deliver_int32(
-        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
-    ) -> None:
-        """Store sums; a place is a chunk."""
-
-    def deliver_exponents(
-        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
-    ) -> None:
-        """Store exponents and what is unsendable at a rank; places beyond the last chunk have none."""
-
-    def deliver_quantized(
-        self,
-        values: NDArray[np.float32],
-        packets: Packets,
-        picked: Indexes,
-        places: Indexes,
-        exponents: Exponents,
-        divisor: int,
-    ) -> None:
-        """Store float32(sum * (divisor * 2^E) / (2^31-1)): of n workers, n gives their sum and 1 the mean.
-
-        A place is a chunk; negative ones have no values.
+        Sums to `target`, of int32, or float32 as float32(sum * (divisor * 2^E) / (2^31-1)); exponents and
+        what is unsendable to the stream.
         """
-
-
-class Chunks:
-    """A flat array as rows of `elements` values, of which the last may be short."""
-
-    def __init__(self, flat: NDArray[Any], elements: int) -> None:
-        self._flat, self._elements = flat, elements
-        self.count = -(-flat.size // elements)
-        self._full = flat[: flat.size // elements * elements].reshape(-1, elements)
-
-    def rows(self, first: int, last: int) -> NDArray[Any]:
-        """Return chunks first..last-1 as (k, elements); a view unless a short one is among them."""
-        if last <= len(self._full):
-            return self._full[first:last]
-        rows = np.zeros((last - first, self._elements), self._flat.dtype)
-        part = self._flat[first * self._elements :]
-        rows.reshape(-1)[: part.size] = part
-        return rows
-
-    def store(self, chunks: Indexes, rows: NDArray[Any]) -> None:
-        """Write (k, elements) values to these chunks."""
-        whole = chunks < len(self._full)
-        if whole.all():
-            self._full[chunks] = rows
-            return
-        self._full[chunks[whole]] = rows[whole]
-        tail = self._flat[self._full.size :]
-        tail[:] = rows[~whole][0, : tail.size]
 
 
 class NumpyKernels:
@@ -165,70 +206,57 @@ class NumpyKernels:
             first=ring.first_awaited(first, end),
         )
 
-    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
+    def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
         """See Kernels."""
-        packets["kind"], packets["tensor"] = kind, tensor
-        packets["chunk"] = (chunk % (1 << 32) + np.arange(len(packets))) % (1 << 32)
+        s, last = stream, position + len(packets)
+        dtype = np.float32 if s.is_float else np.int32
+        packets["kind"], packets["tensor"] = s.kind, s.tensor
+        packets["chunk"] = (s.chunk + position + np.arange(len(packets))) % (1 << 32)
         packets["e0"] = packets["e1"] = EXPONENT_UNUSED
+        packets["values"] = 0
 
-    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
-        """See Kernels."""
-        packets["values"] = self._rows(values, first, packets)
+        def part(begin: int, fill: Callable[[Packets, NDArray[Any], slice], None]) -> None:
+            """Fill the packets at positions from `begin` on that belong to chunks, with these chunks."""
+            low, high = max(begin, position), min(begin + s.chunks, last)
+            if low < high:
+                chunks = slice(low - begin, high - begin)
+                fill(
+                    packets[low - position : high - position],
+                    source.rows(chunks.start, chunks.stop, dtype),
+                    chunks,
+                )
 
-    def fill_exponents(
-        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
+        def integers(packets: Packets, rows: NDArray[Any], _: slice) -> None:
+            packets["values"] = rows
+
+        def exponents(packets: Packets, rows: NDArray[Any], chunks: slice) -> None:
+            packets["e0"], sendable = chunk_exponents(rows)
+            packets["e1"] = np.where(sendable, EXPONENT_UNUSED, 0)
+            s.own_unsendable[chunks] = ~sendable
+
+        def floats(packets: Packets, rows: NDArray[Any], chunks: slice) -> None:
+            rows[s.own_unsendable[chunks] | (s.unsendable[chunks] == UNKNOWN)] = 0
+            quantize(rows, s.exponents[chunks], s.workers, packets["values"])
+
+        if not s.is_float:
+            part(s.headers, integers)
+            return
+        part(s.headers, exponents)
+        part(s.headers + s.ahead, floats)
+
+    def deliver(
+        self, stream: Stream, target: Tensors, packets: Packets, picked: Indexes, positions: Indexes
     ) -> None:
         """See Kernels."""
-        exponents, sendable = chunk_exponents(self._rows(values, first, packets))
-        packets["e0"] = exponents
-        packets["e1"] = np.where(sendable, EXPONENT_UNUSED, 0)
-        unsendable[:] = ~sendable
-
-    def fill_quantized(
-        self,
-        values: NDArray[np.float32],
-        first: int,
-        exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
-        packets: Packets,
-    ) -> None:
-        """See Kernels."""
-        rows = self._rows(values, first, packets)
-        if unsendable.any():
-            rows = np.where(unsendable[:, np.newaxis], np.float32(0), rows)
-        quantize(rows, exponents, workers, packets["values"])
-
-    def deliver_int32(
-        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
-    ) -> None:
-        """See Kernels."""
-        Chunks(values, packets["values"].shape[1]).store(places, packets["values"][picked])
-
-    def deliver_exponents(
-        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
-    ) -> None:
-        """See Kernels."""
-        has_exponent = places < len(exponents)
-        chunks, of = places[has_exponent], picked[has_exponent]
-        exponents[chunks] = packets["e0"][of]
-        unsendable[chunks] = packets["e1"][of] != EXPONENT_UNUSED
-
-    def deliver_quantized(
-        self,
-        values: NDArray[np.float32],
-        packets: Packets,
-        picked: Indexes,
-        places: Indexes,
-        exponents: Exponents,
-        divisor: int,
-    ) -> None:
-        """See Kernels."""
-        has_values = places >= 0
-        chunks, of = places[has_values], picked[has_values]
-        sums = dequantize(packets["values"][of], exponents[chunks], divisor)
-        Chunks(values, packets["values"].shape[1]).store(chunks, sums)
-
-    @staticmethod
-    def _rows(values: NDArray[Any], first: int, packets: Packets) -> NDArray[Any]:
-        return Chunks(values, packets["values"].shape[1]).rows(first, first + len(packets))
+        s = stream
+        chunks = positions - s.headers
+        if not s.is_float:
+            target.store(chunks, packets["values"][picked])
+            return
+        has_exponent = chunks < s.chunks
+        s.exponents[chunks[has_exponent]] = packets["e0"][picked[has_exponent]]
+        s.unsendable[chunks[has_exponent]] = packets["e1"][picked[has_exponent]] != EXPONENT_UNUSED
+        chunks = chunks - s.ahead
+        has_values = chunks >= 0
+        chunks, picked = chunks[has_values], picked[has_values]
+        target.store(chunks, dequantize(packets["values"][picked], s.exponents[chunks], s.divisor))

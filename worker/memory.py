@@ -22,6 +22,8 @@ from wire.errors import P4ReduceError
 from wire.membership import Membership
 from wire.packet import Packets, build_frames, frame_dtype, frames_are_sound, frames_to_switch
 
+from .calls import Call
+from .operation import Operation
 from .worker import Worker
 
 Frames = list[tuple[int, bytes]]
@@ -183,32 +185,33 @@ def reduce_together(
     When nothing is under way the clock leaps to the next deadline, so a time-out of 30 s costs no time.
     """
     outcomes: list[NDArray[Any] | P4ReduceError | None] = [None] * len(workers)
+    operations: dict[int, Operation] = {}
     now = fabric.clock
     for i, (worker, array) in enumerate(zip(workers, arrays, strict=True)):
         try:
-            worker.engine.begin(array, op, now, out=outs[i] if outs is not None else None, cast=cast)
+            call = Call([array], op, [outs[i] if outs is not None else None], cast)
+            operations[i] = worker.engine.begin(call, now)
         except P4ReduceError as error:
             outcomes[i] = error
-    while any(outcome is None for outcome in outcomes):
+    while operations:
         moved = False
         wake = float("inf")
-        for i, worker in enumerate(workers):
-            if outcomes[i] is not None:
-                continue
-            engine = worker.engine
-            try:
-                burst = engine.poll(now)
-                if len(burst):
-                    worker.transport.send(burst)
-                results = worker.transport.receive(0)
-                engine.on_results(results, now)
-                moved = moved or bool(len(burst) or len(results))
-                if engine.done:
-                    outcomes[i] = engine.finish(now)
-                else:
-                    wake = min(wake, engine.wake_at(now))
-            except P4ReduceError as error:
-                outcomes[i] = error
+        for i, operation in list(operations.items()):
+            engine, transport = workers[i].engine, workers[i].transport
+            burst = engine.poll(now)
+            if len(burst):
+                transport.send(burst)
+            results = transport.receive(0)
+            engine.on_results(results, now)
+            moved = moved or bool(len(burst) or len(results))
+            if operation.done:
+                del operations[i]
+                try:
+                    outcomes[i] = operation.result()[0]
+                except P4ReduceError as error:
+                    outcomes[i] = error
+            else:
+                wake = min(wake, engine.wake_at(now))
         now = now + TICK if moved or fabric.late else max(now + TICK, wake)
     fabric.clock = now
     return [outcome for outcome in outcomes if outcome is not None]

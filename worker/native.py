@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wire import native
 from wire.packet import Packets
 
-from .kernels import Exponents, Flags, Indexes, Kernels, NumpyKernels, Taken
+from .kernels import Indexes, Kernels, NumpyKernels, Stream, Taken, Tensors
 from .ring import Ring
 
 SOURCE = Path(__file__).with_name("kernel.c")
@@ -22,13 +22,48 @@ FLAGS = (*native.FLAGS, "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-m
 """The last two let loops be vectorized, and change no result."""
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (("values", ctypes.c_void_p), ("size", ctypes.c_uint64), ("elements", ctypes.c_uint64))
+class _Tensors(ctypes.Structure):
+    _fields_ = (("segments", ctypes.c_void_p), ("count", ctypes.c_uint64))
 
 
-def _tensor(values: NDArray[Any], packets: Packets) -> Any:
-    elements = packets.dtype["values"].shape[0]
-    return ctypes.byref(_Tensor(_at(values), values.size, elements))
+def _tensors(tensors: Tensors) -> _Tensors:
+    return _Tensors(_at(tensors.segments), len(tensors.segments))
+
+
+class _Stream(ctypes.Structure):
+    """struct stream of kernel.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("elements", "headers", "ahead", "chunks")),
+        *((name, ctypes.c_void_p) for name in ("exponents", "unsendable", "own_unsendable")),
+        *((name, ctypes.c_uint32) for name in ("chunk", "workers", "divisor", "is_float", "kind", "tensor")),
+    )
+
+
+class _Compiled:
+    """A stream in C's words; the tensors last used are kept in them, too."""
+
+    def __init__(self, s: Stream) -> None:
+        self.stream = _Stream(
+            *(s.elements, s.headers, s.ahead, s.chunks),
+            *(_at(s.exponents), _at(s.unsendable), _at(s.own_unsendable)),
+            *(s.chunk, s.workers, s.divisor, s.is_float, s.kind, s.tensor),
+        )
+        self.at = ctypes.addressof(self.stream)
+        self._source: tuple[Tensors | None, _Tensors] = (None, _Tensors())
+        self._target: tuple[Tensors | None, _Tensors] = self._source
+
+    def source(self, tensors: Tensors) -> Any:
+        """Return a reference to a struct tensors, valid until the next call."""
+        if self._source[0] is not tensors:
+            self._source = (tensors, _tensors(tensors))
+        return ctypes.byref(self._source[1])
+
+    def target(self, tensors: Tensors) -> Any:
+        """As `source`."""
+        if self._target[0] is not tensors:
+            self._target = (tensors, _tensors(tensors))
+        return ctypes.byref(self._target[1])
 
 
 class _Taken(ctypes.Structure):
@@ -73,65 +108,24 @@ class NativeKernels:
         sent_at = taken.sent_at if taken.in_order else None
         return Taken(picked, offsets, taken.strays, sent_at, taken.highest, taken.first)
 
-    def fill_heads(self, packets: Packets, kind: int, tensor: int, chunk: int) -> None:
+    def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
         """See Kernels."""
-        self._c.fill_heads(_at(packets), packets.itemsize, len(packets), kind, tensor, chunk & 0xFFFFFFFF)
+        of = _compiled(stream)
+        self._c.fill(of.at, of.source(source), _at(packets), position, len(packets))
 
-    def fill_int32(self, values: NDArray[np.int32], first: int, packets: Packets) -> None:
-        """See Kernels."""
-        self._c.fill_int32(_tensor(values, packets), first, len(packets), _at(packets))
-
-    def fill_exponents(
-        self, values: NDArray[np.float32], first: int, packets: Packets, unsendable: Flags
+    def deliver(
+        self, stream: Stream, target: Tensors, packets: Packets, picked: Indexes, positions: Indexes
     ) -> None:
         """See Kernels."""
-        self._c.fill_exponents(_tensor(values, packets), first, len(packets), _at(packets), _in(unsendable))
+        of = _compiled(stream)
+        self._c.deliver(of.at, of.target(target), _at(packets), _at(picked), _at(positions), len(picked))
 
-    def fill_quantized(
-        self,
-        values: NDArray[np.float32],
-        first: int,
-        exponents: Exponents,
-        unsendable: Flags,
-        workers: int,
-        packets: Packets,
-    ) -> None:
-        """See Kernels."""
-        of = _tensor(values, packets)
-        self._c.fill_quantized(
-            of, first, len(packets), _in(exponents), _in(unsendable), workers, _at(packets)
-        )
 
-    def deliver_int32(
-        self, values: NDArray[np.int32], packets: Packets, picked: Indexes, places: Indexes
-    ) -> None:
-        """See Kernels."""
-        self._c.deliver_int32(_tensor(values, packets), _at(packets), _in(picked), _in(places), len(picked))
-
-    def deliver_exponents(
-        self, packets: Packets, picked: Indexes, places: Indexes, exponents: Exponents, unsendable: Flags
-    ) -> None:
-        """See Kernels."""
-        self._c.deliver_exponents(
-            *(_at(packets), packets.itemsize, _in(picked), _in(places), len(picked)),
-            *(_in(exponents), _in(unsendable), len(exponents)),
-        )
-
-    def deliver_quantized(
-        self,
-        values: NDArray[np.float32],
-        packets: Packets,
-        picked: Indexes,
-        places: Indexes,
-        exponents: Exponents,
-        divisor: int,
-    ) -> None:
-        """See Kernels."""
-        self._c.deliver_quantized(
-            _tensor(values, packets),
-            *(_at(packets), _in(picked), _in(places), len(picked)),
-            *(_in(exponents), divisor),
-        )
+def _compiled(stream: Stream) -> _Compiled:
+    if stream.compiled is None:
+        stream.compiled = _Compiled(stream)
+    compiled: _Compiled = stream.compiled
+    return compiled
 
 
 def best_kernels() -> Kernels:
@@ -147,13 +141,8 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     at, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint
     signatures: dict[str, list[Any]] = {
         "take": [*([at] * 5), size, size, number, size, at, size, ctypes.c_int64, at, at],
-        "fill_heads": [at, size, size, number, number, ctypes.c_uint32],
-        "fill_int32": [at, size, size, at],
-        "fill_exponents": [at, size, size, at, at],
-        "fill_quantized": [at, size, size, at, at, number, at],
-        "deliver_int32": [at, at, at, at, size],
-        "deliver_exponents": [at, size, at, at, size, at, at, size],
-        "deliver_quantized": [at, at, at, at, size, at, number],
+        "fill": [at, at, at, ctypes.c_uint64, size],
+        "deliver": [at, at, at, at, at, size],
     }
     for name, arguments in signatures.items():
         function = getattr(library, name)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One all-reduce as a stream of packets, numbered from 0: headers, then values (protocol.md, The packet).
-
-    position   0 .. H-1        header packets: what every rank called
-    int32      H .. H+N-1      chunk c's values at H+c
-    floats     H .. H+B+N-1    chunk c's exponent at H+c, its values at H+B+c, B = min(L, N)
+"""One all-reduce as a stream of packets, numbered from 0: headers, then values (kernels.Stream).
 
 No I/O and no clock here: `fill` writes the packets of a range, `deliver` takes results in any order. Floats
 other than float32 are float32 on the way, a burst at a time.
@@ -11,7 +7,6 @@ other than float32 are float32 on the way, a burst at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,127 +17,135 @@ from wire.membership import Membership
 from wire.packet import Packets, kind
 
 from .calls import CALL_VALUES, Call, compare_calls, header_packets
-from .errors import MismatchError, NonFiniteError
-from .kernels import Chunks, Indexes, Kernels
+from .errors import MismatchError, NonFiniteError, WorkerError
+from .kernels import UNKNOWN, Flags, Indexes, Kernels, Stream, Tensors
+from .stats import Stats
 
 
 class Operation:
     """One all-reduce call of one rank.
 
-    `number` is the job's count of all-reduces before this one, `chunk` the number of its first packet (mod
-    2^32). The call's memory is read and written until the last result, and not kept.
+    `number` is the job's count of all-reduces before this one, `chunk` the number of its first packet,
+    `start` the same as the engine counts. The call's memory is read and written until the last result, and
+    not kept. Its engine keeps the public fields.
     """
 
-    def __init__(self, call: Call, number: int, chunk: int, membership: Membership, kernels: Kernels) -> None:
+    def __init__(
+        self, call: Call, number: int, start: int, chunk: int, membership: Membership, kernels: Kernels
+    ) -> None:
         self._call, self._kernels = call, kernels
-        self._first_chunk = chunk
-        self._n, self._rank, self._elements = membership.n, membership.rank, membership.elements
-        self._divisor = 1 if call.op == "mean" else membership.n
-        self._tensor = number % 256
-        self._output = Chunks(call.target, membership.elements)
-        self.chunks = self._output.count
-        self.headers = header_packets(membership.n, membership.elements)
-        self._ahead = min(membership.lead, self.chunks) if call.is_float else 0
-        self.length = self.headers + self._ahead + self.chunks
-        of_floats = self.chunks if call.is_float else 0
-        self._exponents = np.full(of_floats, EXPONENT_UNUSED, np.int8)
-        self._own_unsendable = np.zeros(of_floats, np.bool_)
-        self._unsendable = np.zeros(of_floats, np.bool_)
+        n, self._rank, elements = membership.n, membership.rank, membership.elements
+        self._source = Tensors.in_turn(call.sources, elements)
+        self._target = Tensors.in_turn(call.targets, elements)
+        of_floats = self._target.end if call.is_float else 0
+        self._stream = Stream(
+            elements,
+            self._target.end,
+            call.is_float,
+            headers=header_packets(n, elements),
+            ahead=min(membership.lead, of_floats),
+            kind=kind(MSG_CONTRIBUTION, 0, elements),
+            tensor=number % 256,
+            chunk=chunk & 0xFFFFFFFF,
+            workers=n,
+            divisor=1 if call.op == "mean" else n,
+            exponents=np.full(of_floats, EXPONENT_UNUSED, np.int8),
+            unsendable=np.full(of_floats, UNKNOWN, np.uint8),
+            own_unsendable=np.zeros(of_floats, np.bool_),
+        )
+        self._elements = elements
+        self._halves = call.is_float and call.dtype.itemsize != 4  # or float64
         self._own_call = call.header(number)
-        self._calls = np.zeros((self.headers, membership.elements), np.int32)
-        self._headers_missing = self.headers
+        self._calls = np.zeros((self._stream.headers, elements), np.int32)
+        self._headers_missing = self.headers = self._stream.headers
+        self._result: Any = None
+        self.ahead = self._stream.ahead
+        """Packets that a float chunk's exponent is ahead of its values."""
+        self.is_short = self.ahead >= of_floats > 0
+        """Whether no values can be sent before the last exponent was."""
+        self.length = self._stream.length
+        """Its packets."""
+        self.number, self.start, self.end = number, start, start + self.length
+        self.lacking = self.length
+        """Results that have not come."""
+        self.timeout = self.begun_at = 0.0
         self.mismatch: MismatchError | None = None
+        """How the ranks' calls differ, once the headers' results are here."""
+        self.done = False
+        """Whether it has ended, well or not, and all before it: `result` can be called."""
+        self.error: WorkerError | None = None
+        """What ended it without a result."""
+        self.stats: Stats | None = None
+        """The worker's counts when it ended."""
+
+    @property
+    def size(self) -> int:
+        """Values to sum."""
+        return self._source.size
+
+    @property
+    def summed(self) -> int:
+        """Values whose sums are here: all of them once it has ended well, before that about."""
+        return min(self.size, max(0, self._source.end - self.lacking) * self._elements)
 
     def ready(self, answered: int) -> int:
         """Return the end of what can be filled when positions 0..answered-1 have their results."""
-        if not self._call.is_float:
+        if not self.ahead:
             return self.length
-        return min(self.length, max(answered, self.headers) + self._ahead)
+        return min(self.length, max(answered, self.headers) + self.ahead)
+
+    def unready(self, first: int, last: int) -> Flags | None:
+        """Return for each of positions first..last-1 whether its exponent is not known; None if all are."""
+        begin = self.headers + self.ahead
+        if not self.ahead or last <= begin:
+            return None
+        lead = max(0, begin - first)
+        unknown = self._stream.unsendable[max(0, first - begin) : last - begin] == UNKNOWN
+        return np.concatenate([np.zeros(lead, np.bool_), unknown]) if unknown.any() else None
 
     def fill(self, packets: Packets, first: int) -> None:
         """Write the packets of positions first, first+1, ... (all but `place`)."""
-        last = first + len(packets)
-        self._kernels.fill_heads(
-            packets, kind(MSG_CONTRIBUTION, 0, self._elements), self._tensor, self._first_chunk + first
-        )
-        self._part(packets, first, 0, self.headers, self._fill_headers)
-        if not self._call.is_float:
-            self._part(packets, first, self.headers, last, self._fill_int32)
-            return
-        begin = self.headers + self._ahead
-        self._part(packets, first, self.headers, self.headers + self.chunks, self._fill_exponents)
-        self._part(packets, first, self.headers, begin, self._fill_nothing)
-        self._part(packets, first, begin, last, self._fill_floats)
+        source = self._float32(first, first + len(packets)) if self._halves else self._source
+        self._kernels.fill(self._stream, source, packets, first)
+        if first < self.headers:
+            self._fill_headers(packets[: self.headers - first], first)
 
-    @staticmethod
-    def _part(
-        packets: Packets, first: int, begin: int, end: int, fill: Callable[[Packets, int, int], None]
-    ) -> None:
-        """Call `fill` with the packets at positions begin..end-1 and these positions, relative to begin."""
-        low, high = max(begin, first), min(end, first + len(packets))
-        if low < high:
-            fill(packets[low - first : high - first], low - begin, high - begin)
-
-    def _fill_headers(self, packets: Packets, low: int, high: int) -> None:
+    def _fill_headers(self, packets: Packets, first: int) -> None:
         packets["kind"] = kind(MSG_CONTRIBUTION, 1, self._elements)
         values = np.zeros((self.headers, self._elements), np.int32)
         values.reshape(-1)[CALL_VALUES * self._rank :][:CALL_VALUES] = self._own_call
-        packets["values"] = values[low:high]
+        packets["values"] = values[first : first + len(packets)]
 
-    def _fill_int32(self, packets: Packets, low: int, _high: int) -> None:
-        self._kernels.fill_int32(self._call.source, low, packets)
-
-    def _fill_exponents(self, packets: Packets, low: int, high: int) -> None:
-        values, first = self._float32(low, high)
-        self._kernels.fill_exponents(values, first, packets, self._own_unsendable[low:high])
-
-    def _fill_nothing(self, packets: Packets, _low: int, _high: int) -> None:
-        packets["values"] = 0
-
-    def _fill_floats(self, packets: Packets, low: int, high: int) -> None:
-        values, first = self._float32(low, high)
-        exponents, unsendable = self._exponents[low:high], self._own_unsendable[low:high]
-        self._kernels.fill_quantized(values, first, exponents, unsendable, self._n, packets)
-
-    def _float32(self, low: int, high: int) -> tuple[NDArray[np.float32], int]:
-        """Return an array of float32 and the chunk of it at which the input's chunks low..high-1 begin."""
-        source = self._call.source
-        if source.dtype == np.float32:
-            return source, low
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # infinity is told as such
-            return source[low * self._elements : high * self._elements].astype(np.float32), 0
+    def _float32(self, first: int, last: int) -> Tensors:
+        """Return the input's chunks whose exponents or values positions first..last-1 carry, as float32."""
+        ahead, count = self.ahead, self._source.end
+        rows: list[tuple[int, int, NDArray[np.float32]]] = []
+        low, high = first - self.headers, last - self.headers
+        for begin, end in ((low - ahead, high - ahead), (low, high)):
+            begin, end = max(0, begin, rows[0][1] if rows else 0), min(count, end)
+            if begin < end:
+                with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # infinity is told as such
+                    rows.append((begin, end, self._source.rows(begin, end, np.float32)))
+        return Tensors([(begin, of.reshape(-1)) for begin, _, of in rows], self._elements)
 
     def deliver(self, positions: Indexes, packets: Packets, picked: Indexes) -> None:
         """Take packets[picked[i]] as the result of positions[i], each once; the headers set `mismatch`."""
+        self.lacking -= len(positions)
         if self._headers_missing:
             positions, picked = self._deliver_headers(positions, packets, picked)
-        places = positions - self.headers
-        if not self._call.is_float:
-            self._kernels.deliver_int32(self._call.target, packets, picked, places)
+        if not len(positions):
             return
-        self._kernels.deliver_exponents(packets, picked, places, self._exponents, self._unsendable)
-        places -= self._ahead
-        if self._call.target.dtype == np.float32:
-            self._deliver_float32(self._call.target, packets, picked, places, self._exponents)
+        if not self._halves:
+            self._kernels.deliver(self._stream, self._target, packets, picked, positions)
             return
-        with_values = places >= 0
-        picked, places = picked[with_values], places[with_values]
-        rows = np.empty((len(picked), self._elements), np.float32)
-        self._deliver_float32(
-            rows.reshape(-1), packets, picked, np.arange(len(picked)), self._exponents[places]
-        )
+        chunks = positions - self.headers - self.ahead
+        low, high = max(0, int(chunks.min())), max(0, int(chunks.max()) + 1)
+        rows = np.empty((high - low, self._elements), np.float32)
+        wide = Tensors([(low, rows.reshape(-1))], self._elements)
+        self._kernels.deliver(self._stream, wide, packets, picked, positions)
+        chunks = chunks[chunks >= 0]
         with np.errstate(over="ignore", under="ignore"):
-            self._output.store(places, rows.astype(self._call.dtype))
-
-    def _deliver_float32(
-        self,
-        values: NDArray[np.float32],
-        packets: Packets,
-        picked: Indexes,
-        chunks: Indexes,
-        exponents: NDArray[np.int8],
-    ) -> None:
-        self._kernels.deliver_quantized(values, packets, picked, chunks, exponents, self._divisor)
+            self._target.store(chunks, rows[chunks - low].astype(self._call.dtype))
 
     def _deliver_headers(
         self, positions: Indexes, packets: Packets, picked: Indexes
@@ -152,20 +155,24 @@ class Operation:
         self._calls[positions[is_header]] = packets["values"][picked[is_header]]
         self._headers_missing -= int(is_header.sum())
         if not self._headers_missing:
-            calls = self._calls.reshape(-1)[: CALL_VALUES * self._n].reshape(self._n, CALL_VALUES)
-            self.mismatch = compare_calls(calls)
+            n = self._stream.workers
+            self.mismatch = compare_calls(self._calls.reshape(-1)[: CALL_VALUES * n].reshape(n, CALL_VALUES))
         return positions[~is_header], picked[~is_header]
 
-    def result(self) -> NDArray[Any]:
-        """Return the output, once all is here; raises MismatchError or NonFiniteError."""
-        if self.mismatch is not None:
-            raise self.mismatch
-        if self._unsendable.any():
-            first = int(self._unsendable.argmax())
-            raise NonFiniteError(
-                int(self._unsendable.sum()),
-                first * self._elements,
-                self._elements,
-                bool(self._own_unsendable.any()),
-            )
-        return self._call.result()
+    def result(self) -> list[NDArray[Any]]:
+        """Return the outputs, once it is done; raises what ended it, or NonFiniteError."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self._result is None:
+            unsendable = self._stream.unsendable
+            if unsendable.any():
+                first = int(unsendable.argmax())
+                raise NonFiniteError(
+                    int(unsendable.sum()),
+                    self._source.values_before(first),
+                    self._elements,
+                    bool(self._stream.own_unsendable.any()),
+                )
+            self._result = self._call.result()
+        result: list[NDArray[Any]] = self._result
+        return result

@@ -13,7 +13,7 @@ from wire.packet import Packets, kind, payload_dtype
 NEVER = np.inf
 """Deadline of a row that awaits no result."""
 PARKED = 1e300
-"""Deadline of a row that lacks its result and does not await it: others are fetched."""
+"""Deadline of a row that lacks its result and does not await it: it is held back, or others are fetched."""
 
 
 class Ring:
@@ -34,6 +34,8 @@ class Ring:
         self.deadline = np.full(rows, NEVER)
         self.sent_at = np.zeros(rows)
         self.tries = np.zeros(rows, np.int32)
+        self.held = np.zeros(rows, np.bool_)
+        """Passed over, and not sent yet: the exponent of these values is not known."""
         arrays = (self.packets, self.offset, self.deadline, self.sent_at, self.tries)
         self.addresses = [array.ctypes.data for array in arrays]
         """Where they lie, for C: numpy takes a microsecond to say so."""

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker as applications see it: one call sums an array over all ranks of its job.
 
-Three threads may meet here: the application's in a call, and the two of a Session: one is told of changes by
-the controller, the other ("pump") sends again what a new epoch needs while no call runs.
+Three threads may meet here: the application's, and the two of a Session: one is told of changes by the
+controller, the other ("pump") carries on what is under way while no call waits for it: all-reduces that were
+begun with all_reduce_async, and what a new epoch needs. Without a session only waiting does that.
 
-1. `changed`, a condition, guards all state: the engine, the transport, who uses it, and how calls end.
-   It is held for computing only. Nobody holds it while sending or receiving.
-2. The transport is used by one thread at a time: by the call that `_call` notes, from its begin to its
-   end, or by the pump while `_pumping`. A call waits for the pump to come back, SLICE at most.
-3. A change may replace the engine and the transport while their user is in send or receive. It then comes
+1. `changed`, a condition, guards all state: the engine, the transport, and who uses it. It is held for
+   computing only. Nobody holds it while sending or receiving.
+2. The transport is used by one thread at a time, the driver: one that waits for an all-reduce, or else the
+   pump. What it receives may be for others, who wait for `changed`. It gives way once its own has ended.
+3. A change may replace the engine and the transport while the driver is in send or receive. It then comes
    back with results of a transport that is no more, which it drops; it closes the old transport, since
-   only the user knows that it is out of it.
+   only the driver knows that it is out of it.
 4. A receive lasts at most SLICE, so that what changed is noticed.
 """
 
@@ -25,20 +26,16 @@ from typing import Any, Protocol, overload
 from numpy.typing import ArrayLike, NDArray
 
 from wire.membership import Membership
+from wire.packet import Packets
 
+from .calls import Call, of_one_dtype
 from .engine import Engine
-from .errors import (
-    MismatchError,
-    NonFiniteError,
-    NotInJobError,
-    ResumeError,
-    StalledError,
-    WorkerError,
-)
+from .errors import MismatchError, NotInJobError, ResumeError, StalledError, UnsupportedError, WorkerError
 from .handle import Handle, Progress
 from .kept import Ranges
 from .kernels import Kernels
 from .native import best_kernels
+from .ring import NEVER
 from .session_errors import JobDrainingError
 from .stats import Stats
 from .transport import Transport
@@ -97,11 +94,10 @@ class Worker:
         self.drained: int | None = None
         """All-reduces that the job still completes, once it is drained."""
         self._session = session
-        self._call: Engine | None = None
-        self._caller = 0  # the thread of that call
-        self._pumping = False
+        self._calling = False  # a thread is in all_reduce
+        self._driving = False  # a thread uses the transport
+        self._waiting = 0  # threads that would
         self._retired: list[Transport] = []
-        self._failure: WorkerError | None = None  # ends the running call
         self._owed: deque[WorkerError] = deque()  # each fails one call that has not begun
         self._lost: Callable[[], WorkerError] | None = None  # why these members ended
         self._over: WorkerError | None = None  # fails every call from now on
@@ -160,6 +156,10 @@ class Worker:
         itself; an `out` that is not contiguous costs one of the same size. After an error it holds nothing of
         use. Waits for the other ranks.
 
+        A list or tuple is several arrays, and the result a list, `out` a sequence of as many; small arrays
+        are faster so than one by one. `timeout`: seconds without any result, the worker's if None.
+        `progress(summed, total)` is told of values.
+
         int32 sums are exact modulo 2^32, as numpy's. A float32 sum differs from the exact one by at most
         (n/2 quanta + rounding), a quantum being n * 2^E / (2^31-1), 2^E the power of two above the largest
         value of the chunk (docs/protocol.md, Numbers). Other floats are rounded from and to that.
@@ -170,25 +170,15 @@ class Worker:
         WorkerLostError (call again), RendezvousTimeoutError (call again), JobDrainingError,
         JobRemovedError and SessionEndedError.
         """
+        with self.changed:
+            if self._calling:
+                raise RuntimeError("another thread is in all_reduce; the order must be the same at all ranks")
+            self._calling = True
         try:
-            if isinstance(array, list | tuple):
-                outs = [None] * len(array) if out is None else list(out)
-                return [
-                    self.all_reduce(a, op, out=o, cast=cast, timeout=timeout, progress=progress)
-                    for a, o in zip(array, outs, strict=True)
-                ]
-            engine = self._enter(array, op, out, cast)
-            result = None
-            while result is None:
-                result = self._turn(engine)
-            return result
-        except BaseException as error:
-            if self._session is not None and isinstance(error, StalledError):
-                self._session.look(error)  # the epoch is over once this rank has given up
-            self._give_up(error)
-            raise
+            return self._begin(array, op, out, cast, timeout, progress).result()
         finally:
-            self._leave_call()
+            with self.changed:
+                self._calling = False
 
     def all_reduce_async(
         self,
@@ -200,13 +190,19 @@ class Worker:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> Handle:
-        """Begin what `all_reduce` does and return its handle; all ranks begin theirs in the same order."""
-        before = self.stats.copy()
-        try:
-            result = self.all_reduce(array, op, out=out, cast=cast, timeout=timeout, progress=progress)
-        except WorkerError as error:
-            return Handle(None, error, self.stats.since(before))
-        return Handle(result, None, self.stats.since(before))
+        """Begin what `all_reduce` does and return its handle; all ranks begin theirs in the same order.
+
+        The array must stay as it is, and `out` be left alone, until the handle is `done`. Any number may be
+        under way: they end in the order of their beginning, and one that fails for all ranks but for NaN and
+        infinity fails those after it. A joined worker carries them on in the background; any other while
+        somebody waits for one of them. `progress` is called by who waits for this one.
+
+        Raises what shows before anything is sent: UnsupportedError, NotInJobError, WorkerLostError and so on.
+        The handle's `result` raises the rest.
+        """
+        handle = self._begin(array, op, out, cast, timeout, progress)
+        self._drive(handle, 0.0, once=True)
+        return handle
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until all ranks of the job have called barrier as often; `timeout` seconds at most.
@@ -261,33 +257,37 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # A call's way: _enter, _turn until done, _give_up on an error, _leave_call.
-
-    def _enter(self, array: ArrayLike, op: str, out: NDArray[Any] | None, cast: bool) -> Engine:
+    def _begin(
+        self, array: Any, op: str, out: Any, cast: bool, timeout: float | None, progress: Progress | None
+    ) -> Handle:
         """Begin an all-reduce in the present epoch, or wait for the next."""
-        session = self._session
+        alone = not isinstance(array, list | tuple)
+        arrays = [array] if alone else array
+        outs = [out] if alone else [None] * len(array) if out is None else list(out)
+        if len(outs) != len(arrays):
+            raise UnsupportedError(
+                f"all_reduce of {len(arrays)} arrays with {len(outs)} in out; pass as many"
+            )
+        session, seconds = self._session, self.engine.timeout if timeout is None else timeout
         with self.changed:
-            if self._call is not None:
-                raise RuntimeError("another thread is in all_reduce; a worker runs one at a time")
-            engine = self._await_epoch(time.monotonic() + self.engine.timeout)
+            engine = self._await_epoch(time.monotonic() + seconds)
             if engine is not None:
                 if session is not None and self.drained is not None and engine.begun >= self.drained:
                     raise JobDrainingError(session.job, self.drained)
-                engine.begin(array, op, time.monotonic(), out=out, cast=cast)
-                self._failure = None
-                self._call, self._caller = engine, threading.get_ident()
-                return engine
+                before, now = engine.stats.copy(), time.monotonic()
+                calls = [Call(arrays[run], op, outs[run], cast) for run in of_one_dtype(arrays)]
+                operations = [engine.begin(call, now, timeout=timeout) for call in calls]
+                return Handle(operations, alone, self._drive, engine.stats, before, progress)
         assert session is not None
-        raise session.no_epoch(self.engine.timeout)
+        raise session.no_epoch(seconds)
 
     def _await_epoch(self, limit: float) -> Engine | None:
-        """Return the engine once it can begin something and nobody uses the transport; None at the limit."""
+        """Return the engine once it can begin something; None at the limit."""
         while True:
             self._refuse_if_over()
             if self._owed:
                 raise self._owed.popleft()
-            ready = self._session is None or (self.engine.left is None and not self.engine.stopped)
-            if ready and not self._pumping:
+            if self._session is None or (self.engine.left is None and not self.engine.stopped):
                 return self.engine
             left = limit - time.monotonic()
             if left <= 0:
@@ -298,55 +298,89 @@ class Worker:
         if self._over is not None:
             raise self._over.with_traceback(None)
 
-    def _turn(self, engine: Engine) -> NDArray[Any] | None:
-        """Send and receive once; returns the sum when all results are here. Raises what ends the call."""
+    def _drive(self, handle: Handle, limit: float, once: bool = False) -> None:
+        """Carry on all that is under way until this is done, or the limit (time.monotonic) has passed.
+
+        `once`: only send what can be sent now, and take what is here, unless somebody else drives.
+        """
+        driving = False
         with self.changed:
-            self._close_retired()
-            if engine.done:
-                return engine.finish(time.monotonic())
-            if self._failure is not None:
-                raise self._failure
-            self._refuse_if_over()
-            now = time.monotonic()
-            burst = engine.poll(now)
-            wake = engine.wake_at(now)
-            if not engine.outstanding:  # stopped
-                self.changed.wait(min(1.0, max(0.0, wake - now)))
-                return None
-            transport = self.transport
-        self._exchange(engine, transport, burst, wake)
+            self._waiting += 1
+        try:
+            while not handle.done:
+                turn = None
+                with self.changed:
+                    if driving or not self._driving:
+                        driving = self._driving = True
+                        turn = self._poll(limit)
+                    elif not once:
+                        self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
+                if turn is not None:
+                    self._exchange(*turn, 0.0 if once else limit)
+                now = time.monotonic()
+                handle.report(now)
+                if now >= limit or once:
+                    return
+            handle.report(time.monotonic())
+        except BaseException as error:
+            self._give_up(error)
+            raise
+        finally:
+            with self.changed:
+                self._waiting -= 1
+                if driving:
+                    self._driving = False
+                    self._close_retired()
+                if self._waiting or self._pumpable:
+                    self.changed.notify_all()
+
+    def _poll(self, limit: float) -> tuple[Engine, Transport, Packets, float] | None:
+        """Return what to send and until when to receive; None once there was nothing to do for a moment."""
+        self._close_retired()
+        engine, now = self.engine, time.monotonic()
+        burst = engine.poll(now)
+        wake = engine.wake_at(now)
+        if engine.outstanding:
+            return engine, self.transport, burst, wake
+        if engine.left is None:  # stopped
+            self.changed.wait(min(1.0, max(0.0, min(wake, limit) - now)))
+        elif engine.failure is not None and self.quit is None and engine is self.engine:
+            return engine, self.transport, burst, now
         return None
 
-    def _exchange(self, engine: Engine, transport: Transport, burst: Any, wake: float) -> None:
+    def _exchange(
+        self, engine: Engine, transport: Transport, burst: Packets, wake: float, limit: float
+    ) -> None:
         # `burst` lies in the engine's ring; a change that comes now leaves that ring as it is.
         if len(burst):
             transport.send(burst)
-        results = transport.receive(min(SLICE, max(0.0, wake - time.monotonic())))
-        if len(results):
-            with self.changed:
-                if transport is self.transport:
-                    engine.on_results(results, time.monotonic())
+        if engine.failure is None:
+            results = transport.receive(min(SLICE, max(0.0, min(wake, limit) - time.monotonic())))
+            if len(results):
+                with self.changed:
+                    if transport is self.transport:
+                        engine.on_results(results, time.monotonic())
+        if engine.failure is not None:
+            self._quit(engine, engine.failure)
+
+    def _quit(self, engine: Engine, error: BaseException) -> None:
+        """Let the controller hear that this rank needs a new epoch."""
+        if isinstance(error, StalledError) and self._session is not None:
+            self._session.look(error)  # the epoch is over once this rank has given up
+        with self.changed:
+            if engine is self.engine and self.quit is None:
+                self.quit, self.urgent = _in_words(error), True
+            self.changed.notify_all()
 
     def _give_up(self, error: BaseException) -> None:
-        """Note how a call ended: by itself, and then this rank needs a new epoch, or as it was told."""
+        """Something came in between: what is under way cannot go on."""
         with self.changed:
-            if self._caller != threading.get_ident():
+            engine = self.engine
+            if engine.left is not None or not engine.running:
                 return
-            engine = self._call
-            told = error is self._failure or error is self._over or isinstance(error, NonFiniteError)
-            if engine is None or told:
-                return
-            if engine.left is None:
-                engine.leave(f"its last all_reduce ended with {type(error).__name__}")
-            if engine is self.engine:
-                self.quit, self.urgent = _in_words(error), True
-
-    def _leave_call(self) -> None:
-        with self.changed:
-            if self._caller == threading.get_ident():
-                self._call, self._caller = None, 0
-                self._close_retired()
-                self.changed.notify_all()
+            why = f"an all_reduce ended with {type(error).__name__}"
+            engine.leave(why, error if isinstance(error, WorkerError) else None)
+        self._quit(engine, error)
 
     def _close_retired(self) -> None:
         while self._retired:
@@ -365,22 +399,20 @@ class Worker:
         self.changed.notify_all()
 
     def fail(self, below: int, error: Callable[[], WorkerError]) -> None:
-        """End the running all-reduce if its number is below and it is incomplete; so for those to come."""
+        """End the all-reduces under way; they have numbers below this, and so have some that are to come."""
         engine = self.engine
         self._lost = error
         self._owed.extend(error() for _ in range(engine.begun, below))
         engine.skip_to(below)
-        if not engine.done:  # what is done will be finished
-            if engine.running:
-                self._failure = error()
-            engine.leave("its members changed")
+        engine.leave("its members changed", error())
         self.changed.notify_all()
 
     def replace(self, membership: Membership, transport: Transport) -> None:
         """Begin afresh with other members."""
-        if self.engine.running and not self.engine.done:
-            self._failure = NotInJobError("the worker was given a new epoch during a call")
-            self.engine.leave("it has a new epoch")
+        if self.engine.running:
+            self.engine.leave(
+                "it has a new epoch", NotInJobError("the worker was given a new epoch meanwhile")
+            )
         self._retire(self.transport)
         self.transport = transport
         self.engine = Engine(membership, self.engine.timeout, self.engine.stats, self.engine.kernels)
@@ -394,19 +426,21 @@ class Worker:
         try:
             self.engine.resume(membership, time.monotonic())
         except ResumeError as error:
-            self._failure, self.quit, self.urgent = error, str(error), True
-            self.engine.leave(str(error))
+            self.quit, self.urgent = str(error), True
+            self.engine.leave(str(error), error)
         self.changed.notify_all()
 
     def end(self, error: WorkerError) -> None:
-        """Let the running call and all further ones raise this; the first reason stays."""
+        """Let all that is under way and all further calls raise this; the first reason stays."""
         self._over = self._over or error
+        if self.engine.running:
+            self.engine.leave("its session is over", self._over)
         self.changed.notify_all()
 
     @property
     def idle(self) -> bool:
-        """Whether no call runs and no other rank needs this one's packets."""
-        return self._call is None and not self._pumping and not self.engine.outstanding
+        """Whether nothing is under way and no other rank needs this one's packets."""
+        return not (self._driving or self.engine.running or self.engine.outstanding)
 
     @property
     def over(self) -> bool:
@@ -415,35 +449,33 @@ class Worker:
 
     @property
     def _pumpable(self) -> bool:
-        engine = self.engine
-        return self._over is None and self._call is None and engine.outstanding and not engine.running
+        return self._over is None and not self._driving and not self._waiting and self.engine.outstanding
 
     def pump(self, stop: threading.Event) -> None:
-        """While no call runs, send again and receive for up to SLICE; or wait until there is cause."""
+        """While nobody waits, carry on what is under way for up to SLICE; or wait until there is cause."""
         with self.changed:
             self.changed.wait_for(lambda: stop.is_set() or self.urgent or self._pumpable, LINGER)
             if stop.is_set() or not self._pumpable:
                 return
-            self._pumping = True
-            engine, transport, now = self.engine, self.transport, time.monotonic()
-            burst = engine.poll(now)
-            wake = engine.wake_at(now)
+            self._driving = True
+            turn = self._poll(0.0)
+        engine = self.engine if turn is None else turn[0]
         try:
-            self._exchange(engine, transport, burst, wake)
+            if turn is not None:
+                self._exchange(*turn, NEVER)
         except WorkerError as error:
             with self.changed:
-                if engine is self.engine:
-                    engine.leave(str(error))
-                    self.quit, self.urgent = _in_words(error), True
+                engine.leave(str(error), error)
+            self._quit(engine, error)
         finally:
             with self.changed:
-                self._pumping = False
+                self._driving = False
                 self._close_retired()
                 self.changed.notify_all()
 
     def _retire(self, transport: Transport) -> None:
         """Close a transport, or leave that to the thread that uses it."""
-        if self._call is not None or self._pumping:
+        if self._driving:
             self._retired.append(transport)
         else:
             transport.close()

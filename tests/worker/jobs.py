@@ -11,8 +11,11 @@ from tests.reference.slot_switch import SlotSwitch
 from wire.membership import Membership
 from wire.packet import Packets, payload_dtype
 from worker import Worker
+from worker.calls import Call
+from worker.engine import Engine
 from worker.kernels import Kernels, NumpyKernels
 from worker.memory import MemoryFabric, MemoryTransport, reduce_together
+from worker.operation import Operation
 
 SWITCH_IP, SWITCH_MAC = "10.0.0.254", "02:00:00:00:00:fe"
 
@@ -47,6 +50,11 @@ def memberships(
         )
         for r in range(n)
     ]
+
+
+def begin(engine: Engine, *arrays: ArrayLike, op: str = "sum", now: float = 0.0, **options: Any) -> Operation:
+    """Begin an all-reduce of arrays of one dtype."""
+    return engine.begin(Call(arrays, op, [None] * len(arrays), False), now, **options)
 
 
 class WatchedTransport(MemoryTransport):

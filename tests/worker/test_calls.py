@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.worker.jobs import Job, memberships
+from tests.worker.jobs import Job, begin, memberships
 from wire.packet import Packets
 from worker import MismatchError, NonFiniteError, UnsupportedError, Worker
 from worker.kernels import Kernels
@@ -154,7 +154,7 @@ BOTH = np.zeros(100, np.float32)
 def test_what_is_refused_and_the_rank_stays_in_step(array: Any, op: Any, out: Any, says: str) -> None:
     job = Job(1)
     with pytest.raises(UnsupportedError, match=says):
-        job.workers[0].engine.begin(array, op, 0.0, out=out)
+        job.workers[0].all_reduce(array, op, out=out)
     assert job.workers[0].engine.begun == 0
     [result] = outputs(job.all_reduce(FROZEN))
     np.testing.assert_array_equal(result, ONES)
@@ -171,13 +171,14 @@ def test_ranks_that_differ_in_type_or_operation_hear_of_it() -> None:
 
 def test_sum_and_mean_differ() -> None:
     job = Job(2)
+    operations = []
     for i, worker in enumerate(job.workers):
-        worker.engine.begin(ONES, "mean" if i else "sum", 0.0)
+        operations.append(begin(worker.engine, ONES, op="mean" if i else "sum"))
         worker.transport.send(worker.engine.poll(0.0))
-    for worker in job.workers:
+    for worker, operation in zip(job.workers, operations, strict=True):
         worker.engine.on_results(worker.transport.receive(0), 0.0)
         with pytest.raises(MismatchError, match=r"rank 0 called sum of 70 float32.*rank 1 called mean of 70"):
-            worker.engine.finish(0.0)
+            operation.result()
 
 
 class Mirror:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.worker.jobs import Job, memberships
+from tests.worker.jobs import Job, begin, memberships
 from wire.packet import payload_dtype
 from wire.verdicts import Verdict
 from worker import MismatchError, NonFiniteError, NotInJobError, StalledError, UnsupportedError
@@ -159,7 +159,7 @@ def test_first_packets_say_what_the_contract_says():
     engine = Engine(member)
     array = np.zeros((2, 65), np.float32)
     array[0, 0], array[1, 64] = 0.75, -3.0
-    engine.begin(array, "sum", 0.0)
+    begin(engine, array)
     first = engine.poll(0.0)
     assert first.dtype == payload_dtype(64)
     assert first["kind"].tolist() == [0x19, 0x11, 0x11]  # 1 header, then B = 2 packets without values
@@ -274,7 +274,7 @@ def test_stalled_says_what_is_missing():
     for part in ("30 s", "10.0.0.254:48643", "chunk 100", "4 chunk(s)", "21"):
         assert part in str(error)
     with pytest.raises(NotInJobError, match="timed out"):
-        late.engine.begin(INT, "sum", 0.0)
+        begin(late.engine, INT)
 
 
 def test_a_late_peer_costs_few_packets_and_no_estimate():
@@ -284,20 +284,20 @@ def test_a_late_peer_costs_few_packets_and_no_estimate():
     early, late = job.workers
     sent = early.stats.packets_sent
     now = start = job.fabric.clock
-    early.engine.begin(arrays[0], "sum", now)
+    operations = [begin(early.engine, arrays[0], now=now)]
     while now < start + 20:
         early.transport.send(early.engine.poll(now))
         now = max(now + 1e-6, early.engine.wake_at(now))
     assert early.stats.packets_sent - sent < 16 + 20 / 0.03
-    late.engine.begin(arrays[1], "sum", now)
+    operations.append(begin(late.engine, arrays[1], now=now))
     started = now
-    while not (early.engine.done and late.engine.done):
+    while not all(operation.done for operation in operations):
         for worker in job.workers:
             worker.transport.send(worker.engine.poll(now))
             worker.engine.on_results(worker.transport.receive(0), now)
         now += 1e-5
     assert now - started < 0.1
-    check(arrays, [w.engine.finish(now) for w in job.workers])
+    check(arrays, [operation.result()[0] for operation in operations])
 
 
 def exchange(workers, now):
@@ -310,7 +310,7 @@ def test_a_lost_chunk_is_sent_again_at_once():
     job = Job(1, window=64, lead=16)
     [worker] = job.workers
     engine = worker.engine
-    engine.begin(np.arange(64 * 200, dtype=np.int32), "sum", 0.0)
+    begin(engine, np.arange(64 * 200, dtype=np.int32))
     now = 0.0
     for _ in range(3):
         now += 0.001
@@ -334,7 +334,7 @@ def test_what_is_merely_late_costs_one_packet():
     job = Job(1, window=64, lead=16)
     [worker] = job.workers
     engine = worker.engine
-    engine.begin(np.arange(64 * 200, dtype=np.int32), "sum", 0.0)
+    begin(engine, np.arange(64 * 200, dtype=np.int32))
     now = 0.0
     for _ in range(5):
         [results] = exchange(job.workers, now)
@@ -354,20 +354,19 @@ def test_a_rank_may_leave_after_its_last_all_reduce():
     job = Job(2, window=8, lead=8)
     arrays = random_arrays(np.random.default_rng(10), 2, np.int32, 64 * 7)
     a, b = (w.engine for w in job.workers)
-    a.begin(arrays[0], "sum", 0.0)
-    b.begin(arrays[1], "sum", 0.0)
+    mine, other = begin(a, arrays[0]), begin(b, arrays[1])
     job.workers[0].transport.send(a.poll(0.0))
     job.workers[1].transport.send(b.poll(0.0))
     a.on_results(job.workers[0].transport.receive(0), 0.0)
     job.fabric.receive(2, 0)  # lost
-    assert a.done
+    assert mine.done
     job.workers[0].close()
     now = 0.0
-    while not b.done:
+    while not other.done:
         now = max(now + 1e-6, b.wake_at(now))
         job.workers[1].transport.send(b.poll(now))
         b.on_results(job.workers[1].transport.receive(0), now)
-    check(arrays, [a.finish(now) if a.done else int_sum(arrays), b.finish(now)])
+    check(arrays, [mine.result()[0], other.result()[0]])
     assert job.switch.counts[2, Verdict.REPLAYED] == 8
 
 
@@ -375,7 +374,7 @@ def test_strays_and_duplicates_are_counted_and_change_nothing():
     job = Job(1, window=4, lead=4)
     worker = job.workers[0]
     array = np.arange(64 * 3, dtype=np.int32)
-    worker.engine.begin(array, "sum", 0.0)
+    operation = begin(worker.engine, array)
     worker.transport.send(worker.engine.poll(0.0))
     good = worker.transport.receive(0).copy()
     assert len(good) == 4
@@ -389,9 +388,9 @@ def test_strays_and_duplicates_are_counted_and_change_nothing():
     worker.engine.on_results(wrong, 0.0)
     assert worker.engine.first_missing == 0
     worker.engine.on_results(np.repeat(good, 2), 0.0)
-    assert worker.engine.done
+    assert operation.done
     worker.engine.on_results(good, 0.0)
-    np.testing.assert_array_equal(worker.engine.finish(0.0), array)
+    np.testing.assert_array_equal(operation.result()[0], array)
     assert (worker.stats.strays, worker.stats.duplicates) == (3, 2 + 4 + 4)
 
 
@@ -427,7 +426,7 @@ def test_an_interrupted_call_leaves_the_job():
 def test_the_window_moves_with_the_least_missing_chunk_alone():
     (member,) = memberships(1, window=4, lead=4)
     engine = Engine(member)
-    engine.begin(np.zeros(64 * 40, np.int32), "sum", 0.0)
+    begin(engine, np.zeros(64 * 40, np.int32))
     sent = engine.poll(0.0).copy()
     assert sent["chunk"].tolist() == [0, 1, 2, 3], "the send rule"
     sent["kind"] = sent["kind"] & 0x0F | 2 << 4  # as results

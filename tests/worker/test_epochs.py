@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switch.device import SwitchDevice
+from tests.worker.jobs import begin
 from tests.worker.world import Tensors, World, seats
 from worker import MismatchError, ResumeError, StalledError
 from worker.kernels import Kernels
@@ -33,6 +34,7 @@ def cases(draw: Any) -> dict[str, Any]:
         "g0": draw(st.sampled_from(BEGINNINGS)),
         "loss": draw(st.sampled_from([0.0, 0.1, 0.25])),
         "duplicate": draw(st.sampled_from([0.0, 0.2])),
+        "most": draw(st.integers(1, 4)),
         "kinds": draw(st.lists(st.sampled_from(["resize", "wipe", "lose"]), min_size=4, max_size=4)),
     }
 
@@ -42,7 +44,7 @@ def run(device: SwitchDevice, case: dict[str, Any], kernels: Kernels) -> None:
     n: int = case["n"]
     first, *windows = case["windows"]
     tensors = Tensors(case["seed"], n, 6)
-    world.start(3, tensors, n, 8, window=first, lead=case["lead"], g0=case["g0"])
+    world.start(3, tensors, n, 8, window=first, lead=case["lead"], g0=case["g0"], most=case["most"])
     for window, kind in zip(windows, case["kinds"], strict=False):
         before = world.steps + world.random.randrange(300)
         world.run(lambda before=before: world.steps >= before or world.finished)
@@ -165,11 +167,12 @@ def test_a_stopped_engine_sends_and_takes_in_nothing(device: SwitchDevice) -> No
     assert (rank.engine.first_missing, rank.engine.results_above()) == (1, [(2, 2)])
     world.now = 100.0
     assert len(rank.engine.poll(world.now)) == 0
-    with pytest.raises(RuntimeError, match="is under way"):
+    with pytest.raises(RuntimeError, match="is stopped"):
         rank.begin()
-    rank.engine.timeout = 50.0
+    world.now = 2e9
+    assert len(rank.engine.poll(world.now)) == 0
     with pytest.raises(StalledError, match=r"the job is stopped \(a resize\)"):
-        rank.engine.poll(world.now)
+        rank.calls[0].operation.result()
 
 
 def test_a_mismatch_is_fetched_from_the_old_epoch(device: SwitchDevice) -> None:
@@ -177,28 +180,28 @@ def test_a_mismatch_is_fetched_from_the_old_epoch(device: SwitchDevice) -> None:
     world = World(device, 1, loss=0.0, duplicate=0.0)
     world.start(3, Tensors(1, 2, 6), 2, 9, window=4, lead=2, g0=2**32 - 1)
     a, b = world.ranks
-    a.engine.begin(np.zeros(64 * 9, np.int32), "sum", 0.0)
-    b.engine.begin(np.zeros(64 * 9, np.float32), "sum", 0.0)
+    one = begin(a.engine, np.zeros(64 * 9, np.int32))
+    other = begin(b.engine, np.zeros(64 * 9, np.float32))
     a.poll()
     b.poll()
     for port, frame in world.switch.process(world.up):
         if port == 1:
             a.arrive(frame)
     with pytest.raises(MismatchError):
-        a.engine.finish(0.0)
+        one.result()
     for rank in (a, b):
         rank.engine.stop("rank 0: mismatch")
-    assert a.engine.first_missing == 2**32 + 1
+    assert a.engine.first_missing == 2**32
     assert b.engine.first_missing == 2**32 - 1
-    b.engine.fetch([(2**32 - 1, 2**32)], world.now)
+    b.engine.fetch([(2**32 - 1, 2**32 - 1)], world.now)
     world.up.clear()
     b.poll()
-    assert len(world.up) == 2
+    assert len(world.up) == 1
     for _, frame in world.switch.process(world.up):
         b.arrive(frame)
     assert b.engine.fetched
     with pytest.raises(MismatchError):
-        b.engine.finish(0.0)
+        other.result()
 
 
 @pytest.mark.slow

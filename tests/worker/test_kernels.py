@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as hnp
 
 from tests.worker.jobs import memberships
 from wire.packet import payload_dtype
-from worker.kernels import Kernels, NumpyKernels
+from worker.kernels import UNKNOWN, Kernels, NumpyKernels, Stream, Tensors
 from worker.native import NativeKernels, best_kernels
+from worker.quantize import chunk_exponents
 from worker.ring import NEVER, PARKED, Ring
 
 QUANTUM = 2**31 - 1
@@ -43,35 +44,61 @@ def chunks_of(values: Any, elements: int) -> int:
     return -(-int(values.size) // elements)
 
 
-def filled(kernels: Kernels, values: Any, elements: int, first: int, workers: int, slack: int) -> list[Any]:
-    """All that is written of the chunks from `first` on."""
-    count = chunks_of(values, elements) - first
-    heads, header, body, ints = (packets(count, elements, 0xA5) for _ in range(4))
-    kernels.fill_heads(heads, 0x1B, 255, 2**33 - 2)
-    kernels.fill_heads(header, 0x11, 7, 2**31)
-    unsendable = np.zeros(count, np.bool_)
-    kernels.fill_exponents(values, first, header, unsendable)
-    exponents = np.minimum(header["e0"].astype(int) + slack, 127).astype(np.int8)
-    kernels.fill_quantized(values, first, exponents, unsendable, workers, body)
-    kernels.fill_int32(values.view(np.int32), first, ints)
-    return [heads, header, unsendable, body, ints]
+def stream(tensors: Tensors, is_float: bool, headers: int, ahead: int, workers: int) -> Stream:
+    count = tensors.end if is_float else 0
+    return Stream(
+        *(tensors.elements, tensors.end, is_float, headers, ahead),
+        *(0x1B, 255, 2**32 - 2, workers, workers),
+        *(np.full(count, -128, np.int8), np.full(count, UNKNOWN, np.uint8), np.zeros(count, np.bool_)),
+    )
+
+
+def filled(
+    kernels: Kernels, arrays: list[Any], elements: int, at: int, workers: int, slack: int
+) -> list[Any]:
+    """All that is written of the packets from position `at` on; the second time with exponents known."""
+    source = Tensors.in_turn(arrays, elements)
+    of = stream(source, True, 2, 3, workers)
+    first, second = packets(of.length - at, elements, 0xA5), packets(of.length - at, elements, 0xA5)
+    kernels.fill(of, source, first, at)
+    of.exponents[:] = np.minimum(largest_exponents(source) + slack, 127)
+    of.unsendable[:: slack + 1] = 0
+    kernels.fill(of, source, second, at)
+    ints = Tensors.in_turn([array.view(np.int32) for array in arrays], elements)
+    of_ints = stream(ints, False, 2, 0, workers)
+    third = packets(max(0, of_ints.length - at), elements, 0xA5)
+    kernels.fill(of_ints, ints, third, at)
+    return [first, second, third, of.own_unsendable]
+
+
+def largest_exponents(source: Tensors) -> Any:
+    return chunk_exponents(source.rows(0, source.end, np.float32))[0].astype(int)
+
+
+def quantized(kernels: Kernels, values: Any, elements: int, exponents: Any, workers: int) -> Any:
+    source = Tensors.in_turn([values], elements)
+    of = stream(source, True, 0, source.end, workers)
+    of.exponents[:], of.unsendable[:] = exponents, 0
+    made = packets(source.end, elements)
+    kernels.fill(of, source, made, source.end)
+    return made["values"]
 
 
 def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int, workers: int) -> list[Any]:
     """All that is written from packets whose place is their index but for some that are not picked."""
     elements = sums["values"].shape[1]
-    chunks = -(-size // elements)
-    known = np.full(chunks, -128, np.int8)
-    known[:] = exponents[:chunks]
-    unsendable = np.zeros(chunks, np.bool_)
     values, ints = np.full(size, 7, np.float32), np.full(size, 7, np.int32)
-    picked = np.ascontiguousarray(np.arange(len(sums))[::-1][:: 2 if len(sums) > 3 else 1])
-    within = picked[picked < chunks].copy()
+    target = Tensors.in_turn(np.split(values, [size // 3]), elements)
+    sums = sums[: target.end + ahead]
+    of = stream(target, True, 0, ahead, workers)
+    of.exponents[:] = np.resize(exponents, target.end)
+    picked = np.arange(len(sums))[:: 2 if len(sums) > 3 else 1].copy()
     with np.errstate(all="ignore"):
-        kernels.deliver_exponents(sums, picked, picked.copy(), known, unsendable)
-        kernels.deliver_quantized(values, sums, picked, picked - ahead, known, workers)
-    kernels.deliver_int32(ints, sums, within, within.copy())
-    return [known, unsendable, values.view(np.uint32), ints]
+        kernels.deliver(of, target, sums, picked, picked.copy())
+    to = Tensors.in_turn([ints], elements)
+    within = picked[picked < to.end].copy()
+    kernels.deliver(stream(to, False, 1, 0, workers), to, sums, within, within + 1)
+    return [of.exponents, of.unsendable, values.view(np.uint32), ints]
 
 
 def same(one: list[Any], other: list[Any]) -> None:
@@ -143,10 +170,12 @@ def tensors(draw: Any) -> Any:
 @given(tensors(), st.integers(1, 256), st.integers(0, 3), st.data())
 def test_filling(native: NativeKernels, tensor: Any, workers: int, slack: int, data: Any) -> None:
     elements, values = tensor
-    first = data.draw(st.integers(0, chunks_of(values, elements) - 1))
+    at = data.draw(st.integers(0, chunks_of(values, elements) + 3))
+    borders = sorted(data.draw(st.lists(st.integers(0, values.size), max_size=4)))
+    arrays = np.split(values, borders)
     with np.errstate(all="ignore"):
-        expected = filled(NUMPY, values, elements, first, workers, slack)
-    same(filled(native, values, elements, first, workers, slack), expected)
+        expected = filled(NUMPY, arrays, elements, at, workers, slack)
+    same(filled(native, arrays, elements, at, workers, slack), expected)
 
 
 @settings(max_examples=150, deadline=None)
@@ -163,7 +192,7 @@ def test_delivering(
     rng = np.random.default_rng(seed)
     size = data.draw(st.integers(1, 4 * elements))
     ahead = data.draw(st.integers(0, chunks_of(np.zeros(size), elements)))
-    sums = packets(chunks_of(np.zeros(size), elements) + ahead, elements)
+    sums = packets(chunks_of(np.zeros(size), elements) + ahead + 1, elements)
     sums["values"] = rng.integers(-most, most, sums["values"].shape)
     sums["values"][rng.random(sums["values"].shape) < 0.02] = -(2**31)
     sums["e0"] = rng.integers(-128, 128, len(sums))
@@ -185,12 +214,9 @@ def test_every_exponent_and_number_of_workers(native: NativeKernels) -> None:
             delivered(native, sums, exponents, 256 * 64, 0, workers),
             delivered(NUMPY, sums, exponents, 256 * 64, 0, workers),
         )
-        unsendable = np.zeros(256, np.bool_)
         values = np.ldexp(rng.uniform(-1, 1, (256, 64)), exponents[:, np.newaxis]).astype(np.float32)
         values = np.clip(values, -np.float32(2.0**126), np.float32(2.0**126)).reshape(-1)
-        one, other = packets(256, 64), packets(256, 64)
-        native.fill_quantized(values, 0, exponents, unsendable, workers, one)
-        NUMPY.fill_quantized(values, 0, exponents, unsendable, workers, other)
+        one, other = (quantized(k, values, 64, exponents, workers) for k in (native, NUMPY))
         assert one.tobytes() == other.tobytes()
 
 
@@ -241,13 +267,10 @@ def test_denormal_sums_where_a_product_is_not_the_quotient(native: NativeKernels
 
 
 def equal_quanta(native: NativeKernels, values: Any, workers: int) -> Any:
-    count = chunks_of(values, 256)
-    one, other = packets(count, 256), packets(count, 256)
-    zeros, unsendable = np.zeros(count, np.int8), np.zeros(count, np.bool_)
-    native.fill_quantized(values, 0, zeros, unsendable, workers, one)
-    NUMPY.fill_quantized(values, 0, zeros, unsendable, workers, other)
+    zeros = np.zeros(chunks_of(values, 256), np.int8)
+    one, other = (quantized(k, values, 256, zeros, workers) for k in (native, NUMPY))
     assert one.tobytes() == other.tobytes()
-    return one["values"].reshape(-1)
+    return one.reshape(-1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 6, 7, 24, 255])

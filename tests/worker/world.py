@@ -8,6 +8,8 @@ model of epochs (any packet under way may be the next to arrive).
 from __future__ import annotations
 
 import random
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,12 @@ from p4src.forms import form
 from switch.device import SwitchDevice
 from tests.controller.direct import DirectSwitch
 from tests.dataplane.device_switch import DeviceSwitch
-from tests.worker.jobs import WatchedTransport
+from tests.worker.jobs import WatchedTransport, begin
 from wire.constants import FEW_SLOTS, is_job_port
 from wire.membership import Membership
 from worker.engine import Engine
 from worker.kernels import Kernels
+from worker.operation import Operation
 
 SITE = SwitchSite("10.0.255.1", "02:01:0a:00:ff:01", 64, FEW_SLOTS)
 ELEMENTS = SITE.elements
@@ -83,30 +86,45 @@ class Tensors:
 
     def __init__(self, seed: int, n: int, longest: int) -> None:
         self._seed, self._n, self._longest = seed, n, longest
-        self.results: dict[int, NDArray[Any]] = {}
+        self.results: dict[int, list[NDArray[Any]]] = {}
 
-    def array(self, number: int, rank: int) -> NDArray[Any]:
+    def arrays(self, number: int, rank: int) -> list[NDArray[Any]]:
+        """One array, or up to three of a list."""
         rng = np.random.default_rng([self._seed, number])
-        size = int(rng.integers(0, self._longest * ELEMENTS))
+        total = int(rng.integers(0, self._longest * ELEMENTS))
         is_float = bool(rng.integers(2))
+        borders = np.sort(rng.integers(0, total + 1, int(rng.integers(3))))
         rng = np.random.default_rng([self._seed, number, rank])
         if is_float:
-            return rng.uniform(-1, 1, size).astype(np.float32)
-        return rng.integers(-(2**31), 2**31, size, dtype=np.int64).astype(np.int32)
-
-    def check(self, number: int, result: NDArray[Any]) -> None:
-        """numpy's sum; a float's within half a quantum a rank; the same at all ranks."""
-        arrays = [self.array(number, rank) for rank in range(self._n)]
-        assert result.dtype == arrays[0].dtype
-        if result.dtype == np.int32:
-            expected = np.sum(arrays, axis=0, dtype=np.int64).astype(np.int32)
-            np.testing.assert_array_equal(result, expected)
+            values = rng.uniform(-1, 1, total).astype(np.float32)
         else:
-            quantum = self._n * 2.0 / (2**31 - 1)
-            exact = np.sum(arrays, axis=0, dtype=np.float64)
-            assert (np.abs(result - exact) <= self._n * quantum + 2.0**-24 * np.abs(exact)).all()
-        first = self.results.setdefault(number, result)
-        np.testing.assert_array_equal(first, result)
+            values = rng.integers(-(2**31), 2**31, total, dtype=np.int64).astype(np.int32)
+        return [part.copy() for part in np.split(values, borders)]
+
+    def check(self, number: int, results: list[NDArray[Any]]) -> None:
+        """numpy's sum; a float's within half a quantum a rank; the same at all ranks."""
+        ranks = [self.arrays(number, rank) for rank in range(self._n)]
+        for arrays, result in zip(zip(*ranks, strict=True), results, strict=True):
+            assert (result.dtype, result.shape) == (arrays[0].dtype, arrays[0].shape)
+            if result.dtype == np.int32:
+                expected = np.sum(arrays, axis=0, dtype=np.int64).astype(np.int32)
+                np.testing.assert_array_equal(result, expected)
+            else:
+                quantum = self._n * 2.0 / (2**31 - 1)
+                exact = np.sum(arrays, axis=0, dtype=np.float64)
+                assert (np.abs(result - exact) <= self._n * quantum + 2.0**-24 * np.abs(exact)).all()
+        first = self.results.setdefault(number, results)
+        for one, other in zip(first, results, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@dataclass
+class Running:
+    """A call of a rank, and the arrays that it passed."""
+
+    number: int
+    arrays: list[NDArray[Any]]
+    operation: Operation
 
 
 class Rank:
@@ -118,7 +136,7 @@ class Rank:
         self.completed: set[int] = set()
         self.failed: set[int] = set()
         self.inbox: list[bytes] = []
-        self.array: NDArray[Any] = np.zeros(0, np.int32)
+        self.calls: deque[Running] = deque()
         self.engine = Engine(membership, timeout=1e9, kernels=world.kernels)
         self.enter(membership)
 
@@ -143,11 +161,18 @@ class Rank:
 
     @property
     def can_begin(self) -> bool:
-        return not self.engine.running and not self.engine.stopped and self.engine.left is None
+        engine = self.engine
+        return len(self.calls) < self.world.most and not engine.stopped and engine.left is None
+
+    @property
+    def ended(self) -> int:
+        """Calls that have ended."""
+        return self.calls[0].number if self.calls else self.number
 
     def begin(self) -> None:
-        self.array = self.tensors.array(self.number, self.member.rank)
-        self.engine.begin(self.array, "sum", self.world.now)
+        arrays = self.tensors.arrays(self.number, self.member.rank)
+        self.calls.append(Running(self.number, arrays, begin(self.engine, *arrays, now=self.world.now)))
+        self.number += 1
 
     def poll(self) -> None:
         burst = self.engine.poll(self.world.now)
@@ -159,11 +184,13 @@ class Rank:
         self.engine.on_results(self.transport.receive(0), self.world.now)
 
     def finish(self) -> None:
-        result = self.engine.finish(self.world.now)
-        self.tensors.check(self.number, result)
-        self.array[:] = 99
-        self.completed.add(self.number)
-        self.number += 1
+        """Take the results that are here."""
+        while self.calls and self.calls[0].operation.done:
+            call = self.calls.popleft()
+            self.tensors.check(call.number, call.operation.result())
+            for array in call.arrays:
+                array[:] = 99
+            self.completed.add(call.number)
 
 
 class World:
@@ -190,13 +217,25 @@ class World:
         self.ranks: list[Rank] = []
         self.calls = 0
         self.steps = 0
+        self.most = 1
+        """Calls of a rank under way."""
         self.widest = 0
         """The largest window of the job so far."""
 
     def start(
-        self, job: int, tensors: Tensors, n: int, calls: int, *, window: int, lead: int, g0: int, t0: int = 0
+        self,
+        job: int,
+        tensors: Tensors,
+        n: int,
+        calls: int,
+        *,
+        window: int,
+        lead: int,
+        g0: int,
+        t0: int = 0,
+        most: int = 1,
     ) -> None:
-        self.job, self.calls, self.tensors = job, t0 + calls, tensors
+        self.job, self.calls, self.tensors, self.most = job, t0 + calls, tensors, most
         self.widest = window
         ports = [self.ports.take() for _ in range(n)]
         members = self.jobs.add_job(job, seats(ports), window, lead, g0=g0, t0=t0)
@@ -208,7 +247,7 @@ class World:
 
     @property
     def finished(self) -> bool:
-        return all(rank.number >= self.calls for rank in self.ranks)
+        return all(rank.ended >= self.calls for rank in self.ranks)
 
     def take(self, link: list[Any]) -> Any:
         at = self.random.randrange(len(link))
@@ -233,9 +272,8 @@ class World:
 
     def act(self, rank: Rank) -> None:
         engine = rank.engine
-        if engine.done:
-            rank.finish()
-        elif rank.can_begin and rank.number < self.calls and self.random.random() < 0.3:
+        rank.finish()
+        if rank.can_begin and rank.number < self.calls and self.random.random() < 0.3:
             rank.begin()
         elif engine.outstanding:
             rank.poll()
@@ -282,6 +320,9 @@ class World:
         """A rank dies and comes back; what cannot complete fails at all survivors."""
         survivors = [rank for rank in self.ranks if rank.member.rank != lost]
         dead = self.ranks[lost]
+        dead.finish()
+        dead.number = dead.ended
+        dead.calls.clear()
         dead.engine.leave("dead")
         behind = any(rank.engine._first < rank.engine._kept.end for rank in survivors)
         waiting = list(survivors)
@@ -294,10 +335,10 @@ class World:
         g0 = max((r.engine.next_chunk for r in survivors), default=dead.engine.next_chunk)
         failed: set[int] = set()
         for rank in self.ranks:
-            if rank.engine.done:
+            if rank is not dead:
                 rank.finish()
-            rank.failed |= set(range(rank.number, begun))
-            failed |= set(range(rank.number, begun)) if rank is not dead else set()
+                failed |= set(range(rank.ended, begun))
+            rank.failed |= set(range(rank.ended, begun))
         if not behind:
             for rank in survivors:
                 assert not failed & rank.completed, "all survivors have a result or none has"
