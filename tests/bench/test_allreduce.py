@@ -28,7 +28,7 @@ from topologies import jobs, manager
 from topologies import record as records
 from topologies.record import NetRecord, new_record
 from topologies.spec import star
-from topologies.targets import Target
+from topologies.targets import Bmv2Target, EmbeddedTarget, Target
 
 TINY = ["bench", "allreduce", "--elements", "64", "--sizes", "2KiB", "--peers", "none", "--json", "-"]
 MIB = 1 << 20
@@ -367,3 +367,59 @@ def test_gloo_is_measured_on_the_same_links() -> None:
     for measured in (first, second):
         assert measured["ways"]["gloo"]["mbit_per_s"] > 0
         assert measured["ratios"].keys() == {"gloo"}
+
+
+# ---- docs/benchmarks.md
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+
+
+@pytest.mark.parametrize("line", re.findall(r"^p4reduce (bench allreduce[^#\n]*)", PAGE, re.MULTILINE))
+def test_the_page_s_commands_choose_cells(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chosen: list[Cell] = []
+    monkeypatch.chdir(tmp_path)
+    for kind in (EmbeddedTarget, Bmv2Target):
+        monkeypatch.setattr(kind, "missing", lambda self: None)
+    monkeypatch.setattr(Run, "all", lambda self, cells, running: chosen.extend(cells))
+    monkeypatch.setattr("bench.allreduce.plots.check", lambda: None)
+    monkeypatch.setattr(
+        "topologies.record.load",
+        lambda name: new_record(name, star(3), target="bmv2", elements=64, slots=1024, root=tmp_path),
+    )
+    done = invoke(*line.split())
+    assert done.exit_code == 0, done.output
+    wanted = {"--workers 2,8": 2 * 2 * 2 * 2 * 2 * 2, "--workers 2,4,8,16": 4 * 2 * 2, "--net": 2}
+    for option, count in wanted.items():
+        if f"{option} " in line:
+            assert len(chosen) == count
+    assert chosen
+
+
+def test_the_page_explains_every_column_and_its_figures_follow_from_the_formulas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for link in (None, 100.0):
+        small = cell(nbytes=4096, link=link)
+        report.print_all(Outcome([result(Figures((1.0,), 1, 0), small)], {small.place: 1.0}), [].append)
+    heads = {head.strip() for line in capsys.readouterr().out.splitlines() for head in line.split("┃")[1:-1]}
+    known = {
+        "dtype",
+        "loss",
+        "size",
+        "workers",
+        "target",
+        "links",
+        "all-reduce",
+        "µs",
+        "ping-pong µs",
+        "Gloo µs",
+    }
+    for head in heads - known:
+        assert head in PAGE, head
+    for elements, share in ((256, "95.2 %"), (64, "83.1 %")):
+        assert share == f"{100 * 4 * elements / (52 + 4 * elements):.1f} %"
+        assert share in PAGE
+    rates = ", ".join(f"{100 * n / (2 * (n - 1)):.0f}" for n in (2, 4, 8, 16))
+    assert f"{rates} Mbit/s at 2, 4, 8, 16 workers" in PAGE
+    assert f"{PERIOD:,} values" in PAGE
