@@ -125,6 +125,17 @@ def complete_hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     return [f"{before}{comma}{host}" for host in found if host not in taken]
 
 
+def complete_links(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Name the network's links, h1-s1."""
+    try:
+        from topologies.record import load_default
+
+        found = {link.name for link in load_default(ctx.params.get("net")).links}
+        return sorted(name for name in found if name.startswith(incomplete))
+    except Exception:  # as below
+        return []
+
+
 def _names(ctx: typer.Context, path: str, incomplete: str, names: Callable[[Any], list[str]]) -> list[str]:
     params = ctx.params
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ import typer
 
 from controller import switch_cli
 from controller.terminal import NetOption, complete_hosts
+from topologies import link_cli
 from topologies import record as records
+from topologies.errors import NetworkError
 from topologies.record import CONTROLLER, NetRecord
 from wire.columns import uncut
 from wire.constants import NET_VARIABLE, TOKEN
@@ -23,6 +26,7 @@ from wire.hints import command
 
 app = typer.Typer(help="Networks and their switches: up, status, exec, switch, down.", no_args_is_help=True)
 app.add_typer(switch_cli.app, name="switch")
+app.command("link")(link_cli.net_link)
 
 
 @app.command("up")
@@ -177,7 +181,6 @@ def net_exec(
     net: NetOption = None,
 ) -> None:
     """Run a command in a host; its exit code is ours. Options of ours go before HOST."""
-    from topologies.errors import NetworkError
     from topologies.processes import host_argv
 
     record = records.load_default(net)
@@ -189,6 +192,31 @@ def net_exec(
         raise NetworkError(
             host, "mnexec is missing: apt-get install --no-install-recommends mininet"
         ) from None
+
+
+@app.command("shell")
+def net_shell(
+    host: Annotated[str, typer.Argument(help="The host: h1, h2, …", autocompletion=complete_hosts)],
+    net: NetOption = None,
+) -> None:
+    """Open a shell in a host; its prompt says which."""
+    net_exec(host, ["env", f"PS1={host}:\\w\\$ ", *_shell()], net)
+
+
+def _shell() -> list[str]:
+    bash = shutil.which("bash")
+    # Without the user's own start-up files, which would set another prompt.
+    return [bash, "--norc", "--noprofile", "-i"] if bash else ["sh", "-i"]
+
+
+@app.command("cli")
+def net_cli(net: NetOption = None) -> None:
+    """Open Mininet's own command line on a network that runs: nodes, net, pingall, h1 CMD, iperf, …"""
+    record = records.load_default(net)
+    from topologies import mininet_cli
+
+    os.environ[NET_VARIABLE] = record.name
+    mininet_cli.run(record)
 
 
 def _raise_all(errors: Sequence[P4ReduceError]) -> None:

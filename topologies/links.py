@@ -266,6 +266,26 @@ def set_delays(record: NetRecord, link: LinkRecord) -> None:
         set_delay(socket, place.port, place.way.delay_ms / 1000, "in" if place.direction == "in" else "out")
 
 
+def apply(record: NetRecord, old: LinkRecord, new: LinkRecord) -> None:
+    """Make a link that runs as `old` says do as `new` says: what differs, and nothing else.
+
+    Raises NetworkError, ControlError, StatsSocketError.
+    """
+    pairs = list(zip(directions(old), directions(new), strict=True))
+    if any(by_kernel(record, a.way) != by_kernel(record, b.way) for a, b in pairs):
+        shape(record, new)
+    ours = [(by_switch(record, a.way), by_switch(record, b.way)) for a, b in pairs]
+    if any(a.delay_ms != b.delay_ms for a, b in ours):
+        set_delays(record, new)
+    if any(replace(a, delay_ms=0.0) != replace(b, delay_ms=0.0) for a, b in ours):
+        from topologies.jobs import control_of
+
+        with control_of(record) as control:
+            set_faults(control, record, new)
+    if old.down != new.down:
+        set_state(record, new, new.down)
+
+
 def faulted(record: NetRecord, link: LinkRecord) -> bool:
     """Say whether the switch loses, duplicates or corrupts packets of a link."""
     ways = [by_switch(record, each.way) for each in directions(link)]
