@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 SECTION, DESCRIPTION, STATISTICS = 0x0A0D0D0A, 1, 5
@@ -30,6 +31,13 @@ class Interface(NamedTuple):
     base2: bool = False
     power: int = 6
     offset: int = 0
+
+
+class Statistics(NamedTuple):
+    """Of an interface: when its capture began (ns since the Unix epoch, None if not told), packets missed."""
+
+    began: int | None
+    dropped: int
 
 
 def byte_order(block: bytes) -> str | None:
@@ -64,6 +72,29 @@ def read_interface(block: bytes, order: str) -> Interface:
         elif code == _IF_TSOFFSET and len(value) == 8:
             found = found._replace(offset=struct.unpack(order + "q", value)[0])
     return found
+
+
+def last_statistics(path: Path) -> Statistics | None:
+    """Return the statistics at the end of a file in the machine's usual order; None where there are none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 4))
+            tail = file.read(4)
+            length = struct.unpack("<I", tail)[0] if len(tail) == 4 else 0
+            if not 24 <= length <= min(size, 1 << 16):
+                return None
+            file.seek(size - length)
+            block = file.read(length)
+    except OSError:
+        return None
+    if struct.unpack_from("<II", block) != (STATISTICS, length):
+        return None
+    told = dict(_options(block[20:-4], "<"))
+    began, dropped = told.get(_ISB_START, b""), told.get(_ISB_DROPPED, b"")
+    high, low = struct.unpack("<II", began) if len(began) == 8 else (0, 0)
+    missed = struct.unpack("<Q", dropped)[0] if len(dropped) == 8 else 0
+    return Statistics(high << 32 | low if began else None, missed)
 
 
 def _option(code: int, value: bytes) -> bytes:

@@ -119,6 +119,8 @@ class Findings:
     """Why something was not checked, in words, and how often."""
     ignored: Counter[str] = field(default_factory=Counter)
     """Packets that no rule looks at, by why."""
+    notes: list[str] = field(default_factory=list)
+    """What was assumed."""
 
     def wanted(self, rule: Rule, member: str, many: int) -> int:
         """Count `many` violations; return how many of them are to be told by `add`."""
@@ -159,7 +161,8 @@ class Findings:
             "violations": self.total,
             "by_rule": dict(by_rule),
             "first": [violation.as_json() for violation in self.violations[:most]],
-            "checked": dict(self.checked),
-            "unchecked": dict(self.unchecked),
-            "ignored": dict(self.ignored),
+            "checked": dict(+self.checked),
+            "unchecked": dict(+self.unchecked),
+            "ignored": dict(+self.ignored),
+            "notes": self.notes,
         }

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One epoch of a job, as a capture shows it: what was sent of the last chunks, and whether it obeys the rules.
+"""One epoch of a job, as a capture shows it: what was sent of the last chunks; the rules of single packets.
 
-1. Chunks are offsets from the epoch's first (where unknown, from the first captured one). Each column of the state is
-   an array whose first axis is the offset from `_low` on; the last `keep` chunks stay, what comes later is not judged.
-2. What is true of values (sums, copies, places) holds in any capture. What follows from a packet's absence holds
-   only from where the capture is complete: from the epoch's start (`anchored`), else for a member from W chunks
-   after the first that it was seen to send: those it cannot have sent before.
-3. Order is that of the clock. Two links' packets are taken as simultaneous within SLACK; one link end's are not.
+1. Chunks are offsets from the epoch's first (where that is unknown, from the first captured). The last
+   2W + KEEP chunks are kept, what comes later is not judged.
+2. What is true of values (sums, copies, places) holds in any capture. What follows from a packet's absence
+   holds from where the capture is complete: from the epoch's start (`anchored`), else for a member from W
+   chunks after the first that it is seen to send: it cannot have sent those before.
+3. Order is that of the clock. Packets of two links count as simultaneous within SLACK.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,325 +20,299 @@ from numpy.typing import NDArray
 from .table import Table
 from .verify_columns import NEVER, Columns
 from .verify_findings import Findings, Packet, Rule, Violation
-from .verify_tree import ROOT, Tree
+from .verify_tree import Tree
 
 SLACK = 1_000_000
-"""ns that stamps of different captures may be out of order by: a tap may see a packet after the switch has it."""
+"""ns that stamps of different captures may be out of order by: a tap may see a packet after the switch."""
 KEEP = 2048
 """Chunks that are kept beside 2W."""
-DUPLICATED = 4
-"""Results for one contribution where the fault table duplicates: it does so at ingress and at egress."""
+
+UNKNOWN = -1
 
 Ints = NDArray[np.int64]
+Text = Callable[[int], str]
 
 
 class Rows(NamedTuple):
-    """Packets of one epoch: index into `table`, and what else is known of them."""
+    """Packets of one epoch, parallel arrays; `offset` is 0 until the ledger knows it."""
 
-    table: Table
     row: Ints
+    """In `table`."""
     seat: Ints
     up: NDArray[np.bool_]
-    """Contribution (else result)."""
+    """A contribution or partial; else a result."""
     primary: NDArray[np.bool_]
-    """Captured at the end of its link at which counts and the send rule are judged."""
+    """Captured at the end of its link where counts and the send rule are judged."""
     ref: Ints
+    """Which file and number."""
+    time: Ints
+    offset: Ints
+    """Chunk, from the ledger's first."""
 
-    def take(self, mask: NDArray[np.bool_]) -> Rows:
-        """Return those of a mask."""
-        return Rows(self.table, *(column[mask] for column in self[1:]))
+    def take(self, index: NDArray[np.bool_] | Ints) -> Rows:
+        """Return those of a mask or of indexes."""
+        return Rows._make(column[index] for column in self)
 
 
-class Output(NamedTuple):
-    """The first copy of a result or partial that waits for its contributions."""
+class Context(NamedTuple):
+    """What a ledger is told of the capture."""
 
-    time: int
-    ref: int
-    values: NDArray[np.int32]
-    e0: int
-    e1: int
+    findings: Findings
+    packet: Callable[[int], Packet]
+    """Of a `ref`."""
+    captured: Callable[[Tree, int], bool]
+    """Whether the link of a seat was."""
+    apart: Callable[[Tree, int], bool]
+    """Whether the two directions of a seat's link are in files of their own."""
+    duplicates: bool
+    """Whether the fault table duplicates."""
+    whole: Callable[[Tree, int], bool | None]
+    """Whether a seat's packets were captured from the epoch's start on: False is from later on, None is that
+    some are missing."""
 
 
 class Ledger:
-    """The state of one epoch; `feed` it packets in the order of time, then `close` it."""
+    """The state of one epoch, and what all its rules use."""
 
-    def __init__(
+    def __init__(self, tree: Tree, context: Context) -> None:
+        self.tree, self.context, self.findings = tree, context, context.findings
+        whole = [context.whole(tree, seat) for seat in range(len(tree.seats))]
+        self.anchored = any(whole)
+        """Whether its beginning was captured, so that chunks are counted from g0."""
+        self.columns = Columns(len(tree.seats), len(tree.switches), tree.elements)
+        self.windows = np.array([seat.window for seat in tree.seats], np.int64)
+        self.keep = 2 * int(self.windows.max()) + KEEP
+        self.low = self.high = 0
+        """The chunks that are kept: low..high-1."""
+        self.over = NEVER
+        """When the epoch was over at every switch."""
+        self.floor = np.array([0 if each else NEVER for each in whole], np.int64)
+        """The first chunk of each seat of which the capture holds all; NEVER until it is known."""
+        self._lossy = np.array([each is None for each in whole], np.bool_)
+        self.switch_of = np.array([seat.switch for seat in tree.seats], np.int64)
+        self._base = tree.g0 if self.anchored else None
+        self._phase = np.full(len(tree.seats), UNKNOWN)
+        """What (offset + phase) mod 2W makes the place of a chunk: version * W + slot."""
+        if self._base is not None:
+            self._phase[:] = [self._base % (2 * max(1, seat.window)) for seat in tree.seats]
+
+    # ---- telling
+    def name(self, seat: int) -> str:
+        """Return what a seat is called."""
+        return self.tree.seats[seat].name
+
+    def wire_chunk(self, offset: int) -> int:
+        """Return a chunk as on the wire."""
+        return ((self._base or 0) + offset) % 2**32
+
+    def tell(
         self,
-        tree: Tree,
-        findings: Findings,
-        packet: Callable[[int], Packet],
-        *,
-        anchored: bool,
-        duplicates: bool,
-        captured: Callable[[int], bool],
-        two_files: Callable[[int], bool],
+        rule: Rule,
+        rows: Rows,
+        which: Ints,
+        text: Text,
+        others: Callable[[int], Sequence[int]] = lambda _i: (),
     ) -> None:
-        self.tree, self._findings, self._packet = tree, findings, packet
-        self._anchored, self._captured, self._two_files = anchored, captured, two_files
-        self._weight = DUPLICATED if duplicates else 1
-        self._w = tree.window
-        self._keep = 2 * self._w + KEEP
-        self._columns = Columns(len(tree.seats), len(tree.switches), tree.elements)
-        self._base: int | None = tree.g0 if anchored else None
-        self._phase = tree.g0 % (2 * self._w) if anchored and tree.g0 is not None and self._w else None
-        self._low = self._high = 0
-        self._floor = np.full(len(tree.seats), 0 if anchored else NEVER, np.int64)
-        """The first chunk of each seat of which the capture holds all."""
-        self._outputs: dict[tuple[int, int], Output] = {}
-        self._members = np.array([len(seats) for seats in tree.below])
-        self._switch_of = np.array([seat.switch for seat in tree.seats], np.int64)
-        self._leaf_of = np.array([seat.leaf for seat in tree.seats], np.int64)
-        self._over = NEVER
-        self.matched = 0
-        """Results that were the sum of something that is not all zeros."""
+        """Report rows that break a rule: `text` and the refs `others` of an index say how."""
+        for seat in np.unique(rows.seat[which]):
+            mine = which[rows.seat[which] == seat]
+            member = f"{self.tree.job}/{self.tree.epoch}/{self.name(int(seat))}"
+            told = mine[: self.findings.wanted(rule, member, len(mine))]
+            self.findings.add(
+                (
+                    self.violation(
+                        rule,
+                        self.name(int(seat)),
+                        int(rows.offset[i]),
+                        text(i),
+                        int(rows.time[i]),
+                        [int(rows.ref[i]), *others(i)],
+                    )
+                    for i in told.tolist()
+                ),
+                member,
+            )
 
-    # ---- a batch
-    def feed(self, rows: Rows, over: int) -> None:
-        """Take packets in; `over` is the time from which the epoch was over at every switch."""
-        self._over = over
-        late = rows.up & (rows.table.time[rows.row] > over + min(SLACK, NEVER - over))
-        self._findings.ignored["contributions in an epoch that was over"] += int(late.sum())
-        rows = rows.take(~late)
-        if not len(rows.row):
-            return
-        offset = self._offsets(rows)
-        rows, offset = self._within(rows, offset)
-        if not len(rows.row):
-            return
-        self._high = max(self._high, int(offset.max()) + 1)
-        self._columns.cover(self._high - self._low)
-        position = offset - self._low
-        self._check_places(rows, offset)
-        fresh = self._contributions(rows, position)
-        self._results(rows, position)
-        self._compare(fresh)
-        self._check_counts(rows, position)
-        if self._w:
-            self._check_sending(rows, position)
-        if self._high - self._low > self._keep:
-            self._evict(self._high - self._keep)
+    def violation(
+        self, rule: Rule, member: str, offset: int, text: str, time: int, refs: Sequence[int]
+    ) -> Violation:
+        """Return a violation of this epoch."""
+        packets = tuple(self.context.packet(ref) for ref in refs)
+        tree = self.tree
+        return Violation(rule, tree.job, tree.epoch, self.wire_chunk(offset), member, text, time, packets)
 
-    def close(self) -> None:
-        """Judge what is still open."""
-        self._evict(self._high)
-
-    def _offsets(self, rows: Rows) -> Ints:
-        chunk = rows.table.chunk[rows.row].astype(np.int64)
-        if self._base is None:
-            self._base = int(chunk[0])
-            self._low = self._high = -(self._w or 64)
-        ahead = (chunk - (self._base + self._high) % 2**32) & 0xFFFFFFFF
-        return self._high + ((ahead ^ 0x80000000) - 0x80000000)
-
-    def _within(self, rows: Rows, offset: Ints) -> tuple[Rows, Ints]:
-        """Leave out chunks that the state has not, or cannot have yet."""
-        wild = offset >= max(self._high, 0) + 2 * max(self._w, 64) + len(offset)
-        if 2 * wild.sum() > len(offset):
-            # Not one packet but most of them: the capture has a gap, and begins anew.
-            self._evict(self._high)
-            self._findings.unchecked["gap in the capture: what was under way"] += 1
-            self._base, self._phase, self._anchored = None, None, False
-            self._floor[:] = NEVER
-            return self._within(rows, self._offsets(rows))
-        before = (offset < 0) if self._anchored else np.zeros(len(offset), np.bool_)
-        self._tell(
+    # ---- which chunk
+    def place(self, table: Table, rows: Rows) -> Rows:
+        """Return those rows whose chunks are kept, with their offsets, once there is room for them."""
+        rows = rows._replace(offset=self._offsets(table, rows))
+        wild = rows.offset >= max(self.high, 0) + 2 * max(int(self.windows.max()), 64) + len(rows.row)
+        if 2 * wild.sum() > len(wild):
+            self._restart()
+            return self.place(table, rows)
+        before = (rows.offset < 0) & self.anchored
+        self.tell(
             Rule.SEND,
             rows,
             np.flatnonzero(wild & rows.up),
-            lambda i: f"{self._name(rows.seat[i])} sends a chunk far beyond what has results",
+            lambda i: f"{self.name(rows.seat[i])} sends a chunk far beyond what has results",
         )
-        self._tell(
+        self.tell(
             Rule.EARLY,
             rows,
             np.flatnonzero(wild & ~rows.up),
-            lambda i: f"{self._name(rows.seat[i])} gets a result of a chunk far beyond what was sent",
+            lambda i: f"{self.name(rows.seat[i])} gets a result of a chunk far beyond what was sent",
         )
-        self._tell(
+        self.tell(
             Rule.EPOCH,
             rows,
             np.flatnonzero(before),
             lambda i: (
-                f"{self._name(rows.seat[i])} {'sends' if rows.up[i] else 'gets a result of'} a chunk from "
-                f"before the epoch's first, {self.tree.g0}"
+                f"{self.name(rows.seat[i])} {'sends' if rows.up[i] else 'gets the result of'} a chunk before "
+                f"the epoch's first, {self.tree.g0}"
             ),
         )
-        old = ~before & (offset < self._low)
-        self._findings.unchecked["packets later than the chunks that are kept"] += int(old.sum())
-        good = ~(wild | before | old)
-        return rows.take(good), offset[good]
+        old = ~before & (rows.offset < self.low)
+        self.findings.unchecked["packets of chunks that were no longer kept"] += int(old.sum())
+        rows = rows.take(~(wild | before | old))
+        if len(rows.row):
+            self.high = max(self.high, int(rows.offset.max()) + 1)
+            self.columns.cover(self.high - self.low)
+            self._check_places(table, rows)
+        return rows
 
-    # ---- rules of single packets
-    def _check_places(self, rows: Rows, offset: Ints) -> None:
-        if not self._w:
-            return
-        table, cycle = rows.table, 2 * self._w
+    def _offsets(self, table: Table, rows: Rows) -> Ints:
+        chunk = table.chunk[rows.row].astype(np.int64)
+        if self._base is None:
+            self._base = int(chunk[0])
+            self.low = self.high = -KEEP
+        ahead = (chunk - (self._base + self.high) % 2**32) & 0xFFFFFFFF
+        offset: Ints = self.high + ((ahead ^ 0x80000000) - 0x80000000)
+        return offset
+
+    def _restart(self) -> None:
+        """Go on after a gap: not one packet is far ahead but most of them."""
+        self.findings.unchecked["gaps in the capture: what was under way at one"] += 1
+        self.columns.drop(len(self.columns))
+        self._base, self.anchored = None, False
+        self._phase[:] = UNKNOWN
+        self.floor[:] = NEVER
+
+    def _check_places(self, table: Table, rows: Rows) -> None:
+        known = self.windows[rows.seat] > 0
+        self.findings.unchecked["slots and versions where W is unknown"] += int((~known).sum())
+        rows = rows.take(known)
+        w = self.windows[rows.seat]
         slot, version = table.slot[rows.row].astype(np.int64), table.version[rows.row].astype(np.int64)
-        place = version * self._w + slot
-        if self._phase is None:
-            phases, many = np.unique((place - offset)[slot < self._w] % cycle, return_counts=True)
-            if not len(phases):
-                return
-            self._phase = int(phases[many.argmax()])
-        right = (offset + self._phase) % cycle
-        wrong = np.flatnonzero((place != right) | (slot >= self._w))
+        place = version * w + slot
+        for seat in np.unique(rows.seat[self._phase[rows.seat] == UNKNOWN]):
+            mine = (rows.seat == seat) & (slot < w)
+            phases, many = np.unique(
+                (place - rows.offset)[mine] % (2 * self.windows[seat]), return_counts=True
+            )
+            self._phase[seat] = phases[many.argmax()] if len(phases) else UNKNOWN
+        right = (rows.offset + self._phase[rows.seat]) % (2 * w)
 
         def text(i: int) -> str:
-            what = "contribution of" if rows.up[i] else "result for"
+            what = "a contribution of" if rows.up[i] else "a result for"
             return (
-                f"{what} {self._name(rows.seat[i])} in slot {slot[i]}.{version[i]}, not in "
-                f"{right[i] % self._w}.{right[i] // self._w} (W {self._w})"
+                f"{what} {self.name(rows.seat[i])} is in slot {slot[i]}.{version[i]}, not in "
+                f"{right[i] % w[i]}.{right[i] // w[i]} (W is {w[i]})"
             )
 
-        self._tell(Rule.PLACE, rows, wrong, text)
-        self._findings.checked["places"] += len(offset)
+        self.tell(Rule.PLACE, rows, np.flatnonzero((place != right) | (slot >= w)), text)
+        self.findings.checked["slots and versions"] += len(rows.row)
 
-    # ---- contributions
-    def _contributions(self, rows: Rows, position: Ints) -> list[tuple[int, Ints, Rows]]:
-        """Enter contributions; return outputs that are new: switch, positions, packets of partials."""
-        mine = np.flatnonzero(rows.up)
-        if not len(mine):
-            return self._new_results(rows, position)
-        columns, table = self._columns, rows.table
-        seat, p, row = rows.seat[mine], position[mine], rows.row[mine]
-        time, digest = table.time[row], table.digest[row]
-        self._see_first(seat, p)
+    # ---- what was sent
+    def enter(self, table: Table, rows: Rows) -> tuple[Ints, Ints]:
+        """Enter packets; return the indexes of each seat's first contributions, and of first results."""
+        up, down = np.flatnonzero(rows.up), np.flatnonzero(~rows.up)
+        new_up = self._enter_contributions(table, rows, up) if len(up) else up
+        new_down = self._enter_results(table, rows, down) if len(down) else down
+        return new_up, new_down
+
+    def _enter_contributions(self, table: Table, rows: Rows, up: Ints) -> Ints:
+        columns = self.columns
+        seat, p, row = rows.seat[up], rows.offset[up] - self.low, rows.row[up]
+        for s in np.flatnonzero((self.floor == NEVER) & ~self._lossy):
+            mine = np.flatnonzero(seat == s)
+            if len(mine):
+                self.floor[s] = rows.offset[up[mine[0]]] + (int(self.windows[s]) or KEEP)
         key = p * columns.seats + seat
         places, first = np.unique(key, return_index=True)
         new = ~columns.known.reshape(-1)[places]
-        places, first = places[new], first[new]
+        places = places[new]
+        fresh: Ints = up[first[new]]
         columns.known.reshape(-1)[places] = True
-        columns.digest.reshape(-1)[places] = digest[first]
-        columns.sent.reshape(-1)[places] = time[first]
-        columns.sent_ref.reshape(-1)[places] = rows.ref[mine][first]
-        stored = columns.digest.reshape(-1)[key]
-        differ = np.flatnonzero((stored != digest) & (stored != 0) & (digest != 0))
-        columns.poor[p[differ], self._switch_of[seat[differ]]] = True
-        self._tell(
+        columns.digest.reshape(-1)[places] = table.digest[rows.row[fresh]]
+        columns.sent.reshape(-1)[places] = rows.time[fresh]
+        columns.sent_ref.reshape(-1)[places] = rows.ref[fresh]
+        np.add.at(columns.have, (rows.offset[fresh] - self.low, self.switch_of[rows.seat[fresh]]), 1)
+        np.maximum.at(
+            columns.complete,
+            (rows.offset[fresh] - self.low, self.switch_of[rows.seat[fresh]]),
+            rows.time[fresh],
+        )
+        differ = self._differing(columns.digest.reshape(-1)[key], table.digest[row])
+        columns.poor[p[differ], self.switch_of[seat[differ]]] = True
+        self.tell(
             Rule.COPIES,
             rows,
-            mine[differ],
-            lambda i: f"two contributions of {self._name(rows.seat[i])} differ",
-            lambda i: [int(columns.sent_ref[position[i], rows.seat[i]])],
+            up[differ],
+            lambda i: f"two contributions of {self.name(rows.seat[i])} differ",
+            lambda i: [int(columns.sent_ref[rows.offset[i] - self.low, rows.seat[i]])],
         )
-        self._findings.checked["contributions"] += len(mine)
-        self._enter_tags(table, row, p)
-        self._add(rows, mine[first], position)
-        found = self._new_results(rows, position)
-        for k, up in enumerate(self.tree.uplink):
-            if up >= 0:
-                chosen = mine[first][seat[first] == up]
-                found.append((k, position[chosen], rows.take(_mask(len(rows.row), chosen))))
-        return found
-
-    def _see_first(self, seat: Ints, p: Ints) -> None:
-        if self._anchored:
-            return
-        for s in np.flatnonzero(self._floor == NEVER):
-            sent = np.flatnonzero(seat == s)
-            if len(sent):
-                self._floor[s] = self._low + int(p[sent[0]]) + (self._w or KEEP)
-
-    def _enter_tags(self, table: Table, row: Ints, p: Ints) -> None:
-        columns = self._columns
-        tag = table.tensor[row].astype(np.int16) << 1 | table.flag[row]
+        tag = self._tags(table, row)
         places, first = np.unique(p, return_index=True)
         unset = columns.tag[places] < 0
         columns.tag[places[unset]] = tag[first[unset]]
         columns.mixed[p[columns.tag[p] != tag]] = True
+        self.findings.checked["contributions"] += len(up)
+        return fresh
 
-    def _add(self, rows: Rows, chosen: Ints, position: Ints) -> None:
-        """Add first copies to their switches' sums."""
-        columns, table = self._columns, rows.table
-        whole = table.elements[rows.row[chosen]] == columns.elements
-        without = chosen[~whole]
-        columns.poor[position[without], self._switch_of[rows.seat[without]]] = True
-        self._findings.unchecked["contributions whose values were not captured"] += len(without)
-        values = table.values(rows.row[chosen[whole]])
-        for s in np.unique(rows.seat[chosen]):
-            k = self._switch_of[s]
-            mine = chosen[rows.seat[chosen] == s]
-            columns.have[position[mine], k] += 1
-            np.maximum.at(columns.complete[:, k], position[mine], table.time[rows.row[mine]])
-            those = rows.seat[chosen[whole]] == s
-            mine = chosen[whole][those]
-            p, row = position[mine], rows.row[mine]
-            columns.sums[p, k] += values[those]
-            columns.e0[p, k] = np.maximum(columns.e0[p, k], table.e0[row])
-            columns.e1[p, k] = np.maximum(columns.e1[p, k], table.e1[row])
-
-    # ---- results and partials
-    def _new_results(self, rows: Rows, position: Ints) -> list[tuple[int, Ints, Rows]]:
-        down = np.flatnonzero(~rows.up)
-        places, first = np.unique(position[down], return_index=True)
-        new = ~self._columns.answered[places]
-        return [(ROOT, places[new], rows.take(_mask(len(rows.row), down[first[new]])))] if new.any() else []
-
-    def _results(self, rows: Rows, position: Ints) -> None:
-        columns, table = self._columns, rows.table
-        mine = np.flatnonzero(~rows.up)
-        if not len(mine):
-            return
-        seat, p, row = rows.seat[mine], position[mine], rows.row[mine]
-        digest, time, ref = table.digest[row], table.time[row], rows.ref[mine]
+    def _enter_results(self, table: Table, rows: Rows, down: Ints) -> Ints:
+        columns = self.columns
+        seat, p, row = rows.seat[down], rows.offset[down] - self.low, rows.row[down]
         places, first = np.unique(p, return_index=True)
         new = ~columns.answered[places]
-        places, first = places[new], first[new]
+        places, fresh = places[new], down[first[new]]
         columns.answered[places] = True
-        columns.answer[places] = digest[first]
-        columns.answer_time[places] = time[first]
-        columns.answer_ref[places] = ref[first]
-        stored = columns.answer[p]
-        differ = np.flatnonzero((stored != digest) & (stored != 0) & (digest != 0))
-        self._tell(
+        columns.answer[places] = table.digest[rows.row[fresh]]
+        columns.answer_time[places] = rows.time[fresh]
+        columns.answer_ref[places] = rows.ref[fresh]
+        self.tell(
             Rule.COPIES,
             rows,
-            mine[differ],
-            lambda i: f"the result for {self._name(rows.seat[i])} differs from another of the same chunk",
-            lambda i: [int(columns.answer_ref[position[i]])],
+            down[self._differing(columns.answer[p], table.digest[row])],
+            lambda i: f"the result for {self.name(rows.seat[i])} differs from another of its chunk",
+            lambda i: [int(columns.answer_ref[rows.offset[i] - self.low])],
         )
-        tag = table.tensor[row].astype(np.int16) << 1 | table.flag[row]
-        wrong = np.flatnonzero((columns.tag[p] >= 0) & ~columns.mixed[p] & (columns.tag[p] != tag))
+        tag = self._tags(table, row)
+        wrong = (columns.tag[p] >= 0) & ~columns.mixed[p] & (columns.tag[p] != tag)
 
         def echo(i: int) -> str:
-            sent = int(columns.tag[position[i]])
-            at = rows.row[i]
+            sent, at = int(columns.tag[rows.offset[i] - self.low]), rows.row[i]
             return (
-                f"the result for {self._name(rows.seat[i])} says tensor {table.tensor[at]}, flag {table.flag[at]} "
-                f"where contributions said {sent >> 1}, {sent & 1}"
+                f"the result for {self.name(rows.seat[i])} says tensor {table.tensor[at]}, "
+                f"flag {table.flag[at]}; the contributions said {sent >> 1}, {sent & 1}"
             )
 
-        self._tell(Rule.ECHO, rows, mine[wrong], echo)
+        self.tell(Rule.ECHO, rows, down[wrong], echo)
         key = p * columns.seats + seat
         places, first = np.unique(key, return_index=True)
         unset = columns.got.reshape(-1)[places] == NEVER
-        columns.got.reshape(-1)[places[unset]] = time[first[unset]]
-        columns.got_ref.reshape(-1)[places[unset]] = ref[first[unset]]
-        at = rows.primary[mine]
-        np.minimum.at(columns.heard.reshape(-1), key[at], time[at])
-        self._findings.checked["results"] += len(mine)
+        columns.got.reshape(-1)[places[unset]] = rows.time[down[first[unset]]]
+        columns.got_ref.reshape(-1)[places[unset]] = rows.ref[down[first[unset]]]
+        near = rows.primary[down]
+        np.minimum.at(columns.heard.reshape(-1), key[near], rows.time[down[near]])
+        self.findings.checked["results"] += len(down)
+        return fresh
 
-    def _compare(self, fresh: list[tuple[int, Ints, Rows]]) -> None:
-        """Compare the outputs that are new, and those that waited, with the sums where these are complete."""
-        waiting = [
-            (k, o, output) for (k, o), output in self._outputs.items() if self._complete(k, o - self._low)
-        ]
-        for k, o, output in waiting:
-            del self._outputs[k, o]
-            self._judge(k, np.array([o - self._low]), [output])
-        for k, p, rows in fresh:
-            table = rows.table
-            whole = table.elements[rows.row] == self._columns.elements
-            p = self._sorted(p, rows)[whole]
-            row, ref = rows.row[whole], rows.ref[whole]
-            self._findings.unchecked["sums whose values were not captured"] += int((~whole).sum())
-            values = table.values(row)
-            done = self._complete_at(k, p)
-            outputs = [
-                Output(int(t), int(at), v, int(a), int(b))
-                for t, at, v, a, b in zip(
-                    table.time[row], ref, values, table.e0[row], table.e1[row], strict=True
-                )
-            ]
-            self._judge(k, p[done], [output for output, ok in zip(outputs, done, strict=True) if ok])
-            for place, output in zip(p[~done], np.flatnonzero(~done), strict=True):
-                self._outputs[k, self._low + int(place)] = outputs[output]
+    @staticmethod
+    def _differing(stored: NDArray[np.uint64], digest: NDArray[np.uint64]) -> Ints:
+        """Return where both are known and differ: 0 is of values that were not captured."""
+        found: Ints = np.flatnonzero((stored != digest) & (stored != 0) & (digest != 0))
+        return found
+
+    @staticmethod
+    def _tags(table: Table, row: Ints) -> NDArray[np.int16]:
+        return table.tensor[row].astype(np.int16) << 1 | table.flag[row]

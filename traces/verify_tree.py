@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's tree in one epoch as `trace verify` needs it: who sends to which switch, from where, by which link."""
+"""A job's tree in one epoch who sends to which switch, from where, by which link."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import IPv4Address
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .members import Epoch
 
 ROOT = 0
 """Index of the root among a tree's switches."""
@@ -24,6 +29,8 @@ class Seat:
     """UDP port of its own in this epoch."""
     switch: int
     """Index of the switch that it sends to."""
+    window: int
+    """W; 0 where unknown. Only where it was guessed can it differ between seats."""
     link: str = ""
     """Name of its link, "" where unknown."""
     leaf: int = -1
@@ -36,21 +43,21 @@ class Tree:
 
     job: int
     epoch: int
-    """0 where the capture does not say; later ones of a job are greater all the same where they are told."""
+    """0 where the capture does not say."""
     order: int
     """Position among the job's epochs."""
-    window: int
-    """W; 0 where unknown."""
     elements: int
     g0: int | None
     """First chunk, unwrapped; None where unknown."""
     began: int | None
-    """ns since the Unix epoch; None where unknown, or if it was before the capture."""
+    """ns since the Unix epoch, before its first packet; None where unknown."""
     switches: tuple[int, ...]
     """Their IPv4 addresses, the root's first."""
     seats: tuple[Seat, ...]
     inferred: bool = False
     """Whether this was guessed from the packets."""
+    doubtful: bool = False
+    """Whether some of its seats may be another epoch's, by that guess."""
 
     @cached_property
     def below(self) -> tuple[NDArray[np.int64], ...]:
@@ -66,3 +73,39 @@ class Tree:
             if seat.leaf >= 0:
                 found[seat.leaf] = index
         return tuple(found)
+
+
+def trees(epochs: Sequence[Epoch]) -> list[Tree]:
+    """Return the trees of epochs that are known, oldest first."""
+    found: list[Tree] = []
+    counts: Counter[int] = Counter()
+    for epoch in sorted(epochs, key=lambda each: each.epoch):
+        # The root first: all other switches have a parent.
+        places = sorted(epoch.switches, key=lambda place: place.parent is not None)
+        index = {place.name: k for k, place in enumerate(places)}
+        seats = tuple(
+            Seat(
+                member.host,
+                int(IPv4Address(member.ip)),
+                member.udp_port,
+                index[member.switch],
+                epoch.window,
+                member.link,
+                index[member.host] if member.rank < 0 else -1,
+            )
+            for member in epoch.members
+        )
+        found.append(
+            Tree(
+                epoch.job,
+                epoch.epoch,
+                counts[epoch.job],
+                epoch.elements,
+                epoch.g0,
+                epoch.began,
+                tuple(int(IPv4Address(place.ip)) for place in places),
+                seats,
+            )
+        )
+        counts[epoch.job] += 1
+    return found

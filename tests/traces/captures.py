@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures made in memory, written as pcapng by struct alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.dataplane.frames import Frame
+from traces.members import FILE, Epoch, Member, SwitchPlace, write
+from wire.membership import Membership
+
+START = 1_700_000_000_000_000_000
+"""ns since the Unix epoch, of all captures."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A frame at a link end, `s1-h1`, at a time in ns from START."""
+
+    end: str
+    time: int
+    frame: bytes
+
+    def parsed(self) -> Frame:
+        return Frame.parse(self.frame)
+
+    def but(self, **changes: object) -> Captured:
+        """The same with some fields of its frame changed, and right checksums."""
+        return replace(self, frame=self.parsed().but(**changes).pack())
+
+
+@dataclass
+class Capture:
+    """What was captured, and the epochs that explain it."""
+
+    packets: list[Captured] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def write(self, folder: Path, *, ends: Sequence[str] | None = None, memberships: bool = True) -> Path:
+        """Write one file a link end, all that ever were there or those of `ends`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for end in ends if ends is not None else sorted({packet.end for packet in self.packets}):
+            mine = [(each.time, each.frame) for each in self.packets if each.end == end]
+            data = pcapng(end, mine, self.dropped.get(end, 0))
+            (folder / f"{end}.pcapng").write_bytes(data)
+        if memberships:
+            write(folder / FILE, self.epochs)
+        return folder
+
+
+def pcapng(end: str, packets: Iterable[tuple[int, bytes]], dropped: int = 0) -> bytes:
+    """A file as trace record writes it: stamps in ns, and statistics that say when it began."""
+    out = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
+    told = f"link end {end}".encode()
+    options = struct.pack("<HH", 3, len(told)) + told + bytes(-len(told) % 4)
+    options += struct.pack("<HHB3x", 9, 1, 9) + bytes(4)
+    out.append(_block(1, struct.pack("<HHI", 1, 0, 0) + options))
+    for time, frame in packets:
+        stamp = START + time
+        head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, len(frame), len(frame))
+        out.append(_block(6, head + frame + bytes(-len(frame) % 4)))
+    began = struct.pack("<HHII", 2, 8, START >> 32, START & 0xFFFFFFFF)
+    out.append(
+        _block(5, struct.pack("<III", 0, 0, 0) + began + struct.pack("<HHQ", 5, 8, dropped) + bytes(4))
+    )
+    return b"".join(out)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    size = len(body) + 12
+    return struct.pack("<II", kind, size) + body + struct.pack("<I", size)
+
+
+def epoch_of(members: Sequence[Membership], began: int, name: str = "job") -> Epoch:
+    """The epoch of a job whose rank r is host h(r+1), at one switch."""
+    m = members[0]
+    return Epoch(
+        job=m.job,
+        job_name=name,
+        epoch=m.epoch,
+        window=m.window,
+        lead=m.lead,
+        elements=m.elements,
+        n=m.n,
+        g0=m.g0,
+        t0=m.t0,
+        switches=(SwitchPlace("s1", m.switch_ip),),
+        members=tuple(
+            Member(
+                each.rank,
+                f"h{each.rank + 1}",
+                each.own_ip,
+                each.own_port,
+                each.rank,
+                "s1",
+                f"h{each.rank + 1}-s1",
+            )
+            for each in members
+        ),
+        began=START + began,
+    )
