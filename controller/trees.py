@@ -9,7 +9,8 @@ A switch at which only one flow comes in has nothing to sum, and is left out: it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.fabric import Fabric
@@ -65,107 +66,96 @@ class Tree:
         raise KeyError(host)
 
 
-def plan(
-    fabric: Fabric,
-    hosts: Sequence[str],
-    usable: Callable[[str, int], bool],
-    load: Mapping[str, int],
-) -> Tree | None:
+Usable = Callable[[str, int], bool]
+"""Says whether a switch can sum for the job with so many inputs."""
+Key = tuple[int, int, int, int, int, tuple[int, ...]]
+"""What makes one tree better than another (less is better): inputs that find no place, packets on links
+between switches, switches with one input, links from the farthest worker to the root, load, places in the
+network's record."""
+
+
+def plan(fabric: Fabric, hosts: Sequence[str], usable: Usable, load: Mapping[str, int]) -> Tree | None:
     """Return the best tree for workers on these hosts, in the order of their ranks; None where there is none.
 
-    `usable` says whether a switch can sum for the job with so many inputs, `load` how much others use it.
+    `load` says how much others use a switch. The tree follows from the set of switches that sum, which begins
+    with the racks of several workers. One switch comes, goes or takes another's place as long as that makes
+    the tree better: the iterated 1-Steiner search (Kahng, Robins, IEEE Trans. CAD 11(7), 1992).
     """
-    best: tuple[tuple[int, int, int, str], Tree] | None = None
-    for root in fabric.switches:
-        tree = _rooted(fabric, hosts, root, usable, load) if fabric.reaches(hosts, root) else None
-        if tree is None:
-            continue
-        key = (
-            _traversals(fabric, tree),
-            max(fabric.distance(fabric.home[host][0], tree.root.switch) or 0 for host in hosts),
-            sum(load.get(switch, 0) for switch in tree.switches),
-            tree.root.switch,
-        )
-        if best is None or key < best[0]:
-            best = key, tree
-    return None if best is None else best[1]
-
-
-def _rooted(
-    fabric: Fabric,
-    hosts: Sequence[str],
-    root: str,
-    usable: Callable[[str, int], bool],
-    load: Mapping[str, int],
-) -> Tree | None:
-    """Return the tree towards a root; None if the root cannot sum."""
-    homes: dict[str, list[str]] = {}
-    for host in hosts:
-        homes.setdefault(fabric.home[host][0], []).append(host)
-    towards = _next_switches(fabric, list(homes), root, load)
-    # What comes in at each switch: hosts, and switches that sum. Farthest first: below comes before above.
-    inputs: dict[str, tuple[list[str], list[str]]] = {switch: ([], []) for switch in towards}
-    inputs[root] = ([], [])
-    for switch, own in homes.items():
-        inputs[switch][0].extend(own)
-    summing: dict[str, tuple[list[str], list[str]]] = {}
-    parents: dict[str, str | None] = {}
-    for switch in sorted(inputs, key=lambda s: (-(fabric.distance(s, root) or 0), s)):
-        own, leaves = inputs[switch]
-        count = len(own) + len(leaves)
-        if switch == root:
-            if count > MAX_WORKERS or not usable(root, count):
-                return None
-            summing[root], parents[root] = (own, leaves), None
+    if any(host not in fabric.home for host in hosts):
+        return None
+    candidates = [switch for switch in fabric.switches if fabric.reaches(hosts, switch) and usable(switch, 1)]
+    racks = Counter(fabric.home[host][0] for host in hosts)
+    chosen = frozenset(switch for switch in candidates if racks[switch] > 1)
+    best = _lay(fabric, hosts, chosen, usable, load) if chosen else None
+    while True:
+        steps = {frozenset(step) for step in _steps(chosen, candidates, racks) if step}
+        laid = [_lay(fabric, hosts, step, usable, load) for step in steps]
+        found = min(laid, key=lambda one: one[0], default=None)
+        if found is None or (best is not None and found[0] >= best[0]):
             break
-        if count > 1 and count <= MAX_WORKERS and usable(switch, count):
-            summing[switch] = own, leaves
-            own, leaves = [], [switch]
-        above = inputs[towards[switch]]
-        above[0].extend(own)
-        above[1].extend(leaves)
-    for switch, (_, leaves) in summing.items():
-        for leaf in leaves:
-            parents[leaf] = switch
-    own, leaves = summing[root]
-    if not own and len(leaves) == 1:  # the one below completes the sums itself
-        del summing[root]
-        root = leaves[0]
-        parents[root] = None
-    order = {host: rank for rank, host in enumerate(hosts)}
-    nodes: list[Node] = []
-    waiting = [root]
-    while waiting:
-        switch = waiting.pop(0)
-        own, leaves = summing[switch]
-        ranked = tuple(sorted(own, key=lambda host: order[host]))
-        nodes.append(Node(switch, ranked, tuple(sorted(leaves)), parents[switch]))
-        waiting += sorted(leaves)
-    return Tree(tuple(nodes))
+        best, chosen = found, frozenset(found[1].switches)
+    return best[1] if best is not None and best[0][0] == 0 else None
 
 
-def _next_switches(
-    fabric: Fabric, homes: Sequence[str], root: str, load: Mapping[str, int]
-) -> dict[str, str]:
-    """Return for each switch on the way to the root the next one: shared where it can be, else the idlest."""
-    found: dict[str, str] = {}
-    waiting = sorted(homes, key=lambda s: (-(fabric.distance(s, root) or 0), s))
-    while waiting:
-        switch = waiting.pop(0)
-        if switch == root or switch in found:
-            continue
-        ways = [hop.node for hop in fabric.ways(switch, root)]
-        taken = set(found.values()) | set(found)
-        found[switch] = min(ways, key=lambda s: (s not in taken, load.get(s, 0), ways.index(s)))
-        waiting.append(found[switch])
-        waiting.sort(key=lambda s: (-(fabric.distance(s, root) or 0), s))
-    return found
+def _steps(chosen: frozenset[str], candidates: Sequence[str], racks: Mapping[str, int]) -> Iterator[set[str]]:
+    """Yield the sets that differ by one switch, which comes, goes, or replaces one that is no rack."""
+    new = [switch for switch in candidates if switch not in chosen]
+    for switch in chosen:
+        yield {*chosen} - {switch}
+    for switch in new:
+        yield {*chosen, switch}
+        for other in chosen:
+            if racks.get(other, 0) < 2:
+                yield {*chosen, switch} - {other}
 
 
-def _traversals(fabric: Fabric, tree: Tree) -> int:
-    """Return how many packets of one chunk cross links between switches on the way up."""
-    total = 0
-    for node in tree.nodes:
-        ends = [fabric.home[host][0] for host in node.hosts] + list(node.leaves)
-        total += sum(fabric.distance(end, node.switch) or 0 for end in ends)
-    return total
+def _lay(
+    fabric: Fabric, hosts: Sequence[str], summing: frozenset[str], usable: Usable, load: Mapping[str, int]
+) -> tuple[Key, Tree]:
+    """Return the best tree whose switches are these, with its key: partials and packets go to the nearest.
+
+    Its root is the one that the farthest worker is nearest to; from there it grows as in Prim's algorithm.
+    """
+
+    def far(a: str, b: str) -> int:
+        return fabric.distance(a, b) or 0  # all are candidates: they reach each other
+
+    place = {switch: at for at, switch in enumerate(fabric.switches)}
+    homes = {host: fabric.home[host][0] for host in hosts}
+    root = min(
+        summing, key=lambda s: (max(far(home, s) for home in homes.values()), load.get(s, 0), place[s])
+    )
+    depth, parents = {root: 0}, {}
+    nearest = {s: (far(s, root), 0, root) for s in summing if s != root}
+    """By switch that is not in the tree: how far its parent is, how deep that is, and its name."""
+    while nearest:
+        switch = min(nearest, key=lambda s: (nearest[s], place[s]))
+        step, above, parent = nearest.pop(switch)
+        parents[switch], depth[switch] = parent, above + step
+        for other in nearest:
+            nearest[other] = min(nearest[other], (far(other, switch), depth[switch], switch))
+    inputs = Counter(parents.values())
+    own: dict[str, list[str]] = {switch: [] for switch in depth}
+    misfits = sum(not usable(switch, inputs[switch]) for switch in depth)
+    traversals = sum(far(switch, parent) for switch, parent in parents.items())
+    deepest = 0
+    for host, home in homes.items():
+        near = sorted((far(home, s), depth[s], load.get(s, 0), place[s], s) for s in depth)
+        if home in depth:
+            near = near[:1]  # a rack that sums takes its own workers
+        fitting = (s for *_, s in near if inputs[s] < MAX_WORKERS and usable(s, inputs[s] + 1))
+        switch = next(fitting, "")
+        if not switch:
+            misfits, switch = misfits + 1, near[0][-1]
+        inputs[switch] += 1
+        own[switch].append(host)
+        traversals += far(home, switch)
+        deepest = max(deepest, far(home, switch) + depth[switch])
+    idle = sum(inputs[switch] < 2 for switch in depth) if len(depth) > 1 else 0
+    leaves: dict[str, list[str]] = {switch: [] for switch in depth}
+    for switch in sorted(parents, key=place.__getitem__):
+        leaves[parents[switch]].append(switch)
+    order = sorted(depth, key=lambda s: (depth[s], place[s]))
+    nodes = (Node(s, tuple(own[s]), tuple(leaves[s]), parents.get(s)) for s in order)
+    weight = sum(load.get(switch, 0) for switch in depth)
+    return (misfits, traversals, idle, deepest, weight, tuple(place[s] for s in order)), Tree(tuple(nodes))
