@@ -15,7 +15,7 @@ import typer
 
 from controller import switch_cli
 from controller.terminal import NetOption, complete_hosts
-from topologies import link_cli
+from topologies import link_cli, look_cli
 from topologies import record as records
 from topologies.errors import NetworkError
 from topologies.record import CONTROLLER, NetRecord
@@ -27,6 +27,8 @@ from wire.hints import command
 app = typer.Typer(help="Networks and their switches: up, status, exec, switch, down.", no_args_is_help=True)
 app.add_typer(switch_cli.app, name="switch")
 app.command("link")(link_cli.net_link)
+app.command("draw")(look_cli.net_draw)
+app.command("doctor")(look_cli.net_doctor)
 
 
 @app.command("up")
