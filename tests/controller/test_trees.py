@@ -106,7 +106,8 @@ def check_whole(tree: Tree, hosts: Sequence[str]) -> None:
 
 def check_wired(record: NetRecord, fabric: Fabric, wiring: Sequence[Wiring], tree: Tree) -> None:
     """Packets that follow the switches' routes hop by hop come in by the ports that are admitted."""
-    ips = {node.name: node.ip for node in (*record.hosts, *record.switches)}
+    ips = {host.name: host.ip for host in record.hosts} | {s.name: s.ip for s in record.switches}
+    macs = {host.name: host.mac for host in record.hosts} | {s.name: s.mac for s in record.switches}
     by_switch = {one.switch: one for one in wiring}
     assert list(by_switch) == list(tree.switches)
 
@@ -140,8 +141,7 @@ def check_wired(record: NetRecord, fabric: Fabric, wiring: Sequence[Wiring], tre
                 came = back.port if back.node == at else arrives(back.node, at, None)[0]
                 assert came == up.parent_port
             assert port == each.port
-            nodes = (*record.hosts, *record.switches)
-            assert each.mac == next(known.mac for known in nodes if known.name == direct)
+            assert each.mac == macs[direct]
 
 
 @st.composite
