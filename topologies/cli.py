@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import NetOption, complete_hosts
-from topologies import link_cli, look_cli
+from controller.terminal import NetOption, complete_hosts, print_table
+from topologies import link_cli, links, look_cli
 from topologies import record as records
 from topologies.errors import NetworkError
 from topologies.record import CONTROLLER, NetRecord
-from wire.columns import uncut
 from wire.constants import NET_VARIABLE, TOKEN
 from wire.errors import P4ReduceError
 from wire.hints import command
@@ -144,28 +142,28 @@ def net_status(
         _raise_all(failures)
         typer.echo(f"no network runs; start one with: {command('net up star')}")
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    heads = ("network", "state", "controller", "target", "hosts", "switch", "address", "P4Runtime")
-    table = Table(*heads, "elements", "slots")
-    for record in found:
-        for switch in record.switches:
-            table.add_row(
+    heads = ("network", "topology", "state", "controller", "target", "hosts", "switches", "links", "elements")
+    print_table(
+        (*heads, "slots"),
+        [
+            (
                 record.name,
+                record.topology,
                 _state(record),
                 _controller(record),
                 record.target,
-                str(len(record.hosts)),
-                switch.name,
-                switch.ip,
-                switch.grpc or "",
-                str(record.elements),
-                str(record.slots),
+                _some([host.name for host in record.hosts]),
+                _some([switch.name for switch in record.switches]),
+                _links(record),
+                record.elements,
+                record.slots,
             )
-    # Piped, a table is not cut to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 120).print(uncut(table))
+            for record in found
+        ],
+    )
     for record in found:
+        for line in links.described(record, record.links):
+            typer.echo(f"{record.name}: {line}")
         if record.dead():
             typer.echo(
                 f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
@@ -241,6 +239,16 @@ def _span(record: NetRecord) -> str:
         f"{hosts} on {len(record.switches)} switches, {top.name} to {end.name} ({record.target}), "
         f"{between} links between them"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the one, or the first and the last with their number."""
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})"
+
+
+def _links(record: NetRecord) -> str:
+    down = sum(link.down for link in record.links)
+    return f"{len(record.links)}, {down} down" if down else str(len(record.links))
 
 
 def _state(record: NetRecord) -> str:

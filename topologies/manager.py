@@ -106,10 +106,10 @@ def up(
             say("the sources p4src/*.p4 have changed since: recompile them with make p4 (it needs p4c)")
         _wait_controller(record)
         record = records.load(name, root)
+        self_test(record)
         _set_faults(record)
         for line in links.described(record, record.links):
             say(line)
-        self_test(record)
     except BaseException as error:
         failed = isinstance(error, Exception)  # else somebody stopped it: there is nothing to look for
         kept = _remove(records.load(name, root), failed)
