@@ -102,7 +102,7 @@ def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4redu
     while live := [head for head in heads if head.fill()]:
         horizon = min(int(head.key[-1]) for head in live)
         taken = [head.until(horizon) for head in live]
-        table = concat([rows for rows, _ in taken if len(rows)])
+        table = concat([rows for rows, _ in taken])
         order = np.argsort(np.concatenate([key for _, key in taken]), kind="stable")
         yield table.take(order)
     if errors:
