@@ -18,9 +18,9 @@ from scapy.packet import Packet
 from scapy.utils import checksum
 
 from wire.constants import TTL
-from wire.layers import Agg
 from wire.membership import Membership
 from wire.packet import Packets, payload_dtype
+from wire.scapy_layers import Agg
 
 from .errors import TransportError
 

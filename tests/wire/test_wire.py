@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def test_scapy_reads_and_builds_the_same_bytes() -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.l2 import Ether
 
-    from wire.layers import Agg
+    from wire.scapy_layers import Agg
 
     want = FRAME.but(values=tuple(range(-32, 32)))
     read = Ether(want.pack())
@@ -66,6 +68,52 @@ def test_scapy_reads_and_builds_the_same_bytes() -> None:
         )
     )
     assert bytes(built) == want.pack()
+
+
+def test_a_scapy_shell_names_everything() -> None:
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.l2 import Ether
+
+    shell: dict[str, Any] = {}
+    exec("from wire.scapy_layers import *", shell)
+    agg, job_port = shell["Agg"], shell["job_port"]
+    head = Ether() / IP(src="10.0.0.1", dst="10.0.255.1")
+    up = head / UDP(sport=4001, dport=job_port(3))
+    up /= agg(flag="header", tensor=200, chunk=1000, version=1, slot=44, e0=7, values=[5] * 64)
+    down = head / UDP(sport=job_port(3), dport=4001)
+    down /= agg(msg_type="result", size="256 elements", e1=0, values=[5] * 256)
+    shown = [Ether(bytes(packet))[agg].show(dump=True) for packet in (up, down)]
+    told = [dict(re.findall(r"^ *(\w+) += (.*)$", text, re.MULTILINE)) for text in shown]
+    assert told[0] | {"values": "..."} == {
+        "job": "3 (of UDP port 48643)",
+        "msg_type": "contribution",
+        "flag": "header",
+        "size": "64 elements",
+        "tensor": "200",
+        "chunk": "1000",
+        "version": "1",
+        "slot": "44",
+        "e0": "7 (a later chunk is below 2^7)",
+        "e1": "-128 (unused)",
+        "values": "...",
+    }
+    assert told[1]["values"] == str([5] * 256)
+    assert {name: told[1][name] for name in ("job", "msg_type", "flag", "size", "e0", "e1")} == {
+        "job": "3 (of UDP port 48643)",
+        "msg_type": "result",
+        "flag": "values",
+        "size": "256 elements",
+        "e0": "-128 (unused, or of zeros)",
+        "e1": "0 (a later chunk has NaN, infinity or |x| >= 2^127)",
+    }
+    assert Ether(bytes(up))[agg].job == 3
+    assert up.summary().endswith(
+        "job 3 contribution of header, all-reduce 200, chunk 1000, slot 44 version 1"
+    )
+    alone = agg(values=[1] * 64)
+    assert alone.job is None
+    assert "job       = none" in alone.show(dump=True)
+    assert bytes(UDP(sport=4001, dport=53) / alone)[2:4] == b"\x00\x35"  # a port that is given stays
 
 
 @given(st.binary(max_size=70), st.integers(1, 4))
