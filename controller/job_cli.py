@@ -242,10 +242,9 @@ def job_drain(
     with reach(net, url, patience=RESTART_SECONDS) as client:  # who waits outlasts a controller's restart
         before = client.call("GET", at("jobs", name))
         client.call("POST", at("jobs", name, "drain"), {})
-        told = ""
+        told, last = "", before
         while (job := _find(client, name)) is not None and job["created"] == before["created"]:
-            here = [f"rank {rank['rank']} on {rank['host']}" for rank in job["ranks"] if rank["joined"]]
-            waits = ", ".join(here) or "its entries to be withdrawn"
+            last, waits = job, _late(job)
             if waits != told and not as_json:
                 typer.echo(f"job {name}: {job['status']}, waits for {waits}")
             told = waits
@@ -255,7 +254,16 @@ def job_drain(
     if as_json:
         print_json({"before": before, "after": None})
     else:
-        typer.echo(f"job {name}: {before['status']} -> ended, {before['slots']} slots are free again")
+        typer.echo(f"job {name}: {before['status']} -> ended, {last['slots']} slots are free again")
+
+
+def _late(job: dict[str, Any]) -> str:
+    """Name the ranks that a job's end waits for: those behind the others, else all that are there."""
+    there = [rank for rank in job["ranks"] if rank["joined"]]
+    most = max((rank["begun"] for rank in there), default=0)
+    late = [rank for rank in there if rank["begun"] < most] or there
+    names = ", ".join(f"rank {rank['rank']} on {rank['host']}" for rank in late)
+    return names or "its entries to be withdrawn"
 
 
 @app.command("rm")
@@ -330,7 +338,7 @@ def job_quota(
 ) -> None:
     """Set how many slots a tenant's jobs may have together; what they have stays."""
     if slots != "none" and not re.fullmatch("[0-9]{1,9}", slots):
-        raise CommandError(f"SLOTS {slots}", "is a number, or none for no limit")
+        raise CommandError(f"SLOTS {slots}", "give a number of up to nine digits, or none for no limit")
     with reach(net, url) as client:
         before = _tenant(client.call("GET", "/v1/tenants"), tenant)
         quota = None if slots == "none" else int(slots)
@@ -406,6 +414,6 @@ def _rank_line(rank: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _event_line(event: dict[str, Any]) -> str:
-    when = time.strftime("%H:%M:%S", time.localtime(event["time"]))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["time"]))
     job = f"{event['job']}: " if event["job"] else ""
     return f"{when}  {event['kind']:<10}  {job}{event['text']}"

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from controller.errors import ControllerError
+from wire.hints import command
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,30}"
 
@@ -130,8 +131,9 @@ class NoSuchJobError(RequestError):
     status = 404
 
     def __init__(self, name: str, have: Sequence[str]) -> None:
-        there = f"there is {', '.join(have)}" if have else "there is none; add one with: p4reduce job add"
-        super().__init__(name, f"there is no job {name}; {there}")
+        there = f"there is {', '.join(have)}" if have else "there is none"
+        add = command(f"job add {name} --workers h1,h2")
+        super().__init__(name, f"there is no job {name}; {there}; add it with: {add}")
 
 
 class NoSuchSwitchError(RequestError):

@@ -41,6 +41,7 @@ from controller.switches import SwitchLink
 from controller.tasks import Tasks
 from topologies.record import NetRecord
 from wire.constants import JOBS
+from wire.control import WITHDRAWN
 
 log = logging.getLogger(__name__)
 
@@ -377,7 +378,7 @@ class Controller:
             if rank in group.sessions:
                 session = group.sessions[rank]
                 self.sessions.end(job, session, "its job goes on without this rank", "SessionEndedError")
-        lost = [Lost(rank, host, "it is no longer of the job") for rank, host in gone]
+        lost = [Lost(rank, host, WITHDRAWN) for rank, host in gone]
         staying = sorted(group.sessions.values(), key=lambda session: hosts.index(session.host))
         group.start_change(why, True, now, lost)
         group.hosts = list(hosts)

@@ -16,6 +16,7 @@ import tty
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +25,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from controller.terminal import PIPE_WIDTH, NetOption, UrlOption, reach
+from controller.terminal import PIPE_WIDTH, NetOption, UrlOption, print_json, reach
 from wire.columns import uncut
 from wire.control import ControlClient
 
@@ -161,10 +162,27 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one picture and end, as into a pipe.")] = False,
     net: NetOption = None,
     url: UrlOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one picture as JSON: the tables' cells, and end.")
+    ] = False,
 ) -> None:
     """Show jobs and switches, live; q or Ctrl-C ends it."""
     with reach(net, url) as client:
         before = read(client)
+        if as_json:
+            time.sleep(INTERVAL_SECONDS)
+            now = read(client)
+            tables = (
+                ("jobs", JOB_HEADS, job_rows(before, now)),
+                ("switches", SWITCH_HEADS, switch_rows(before, now)),
+            )
+            print_json(
+                {
+                    name: [dict(zip_longest(heads, row, fillvalue="")) for row in rows]
+                    for name, heads, rows in tables
+                }
+            )
+            return
         if once or not sys.stdout.isatty():
             time.sleep(INTERVAL_SECONDS)
             width = None if sys.stdout.isatty() else PIPE_WIDTH

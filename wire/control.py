@@ -23,6 +23,8 @@ from .hints import command
 SOCKET = "controller.sock"
 RESTART_SECONDS = 10.0
 """Patience that outlasts the restart of a controller that was killed."""
+WITHDRAWN = "it is no longer of the job"
+"""Why a rank is lost that an operator took out of its job."""
 PROBE_PAUSE = 0.1
 CALL_SECONDS = 30.0
 """Limit of one call beyond the time that it was asked to wait."""
@@ -66,11 +68,18 @@ def at(*parts: object) -> str:
 
 
 def find_socket(net: str | None = None, root: Path = RUN_ROOT) -> Path:
-    """Return the socket of network `net`, or of the only one; UnreachableControllerError if unclear."""
+    """Return the socket of network `net`, or of the only one.
+
+    Raises UnreachableControllerError if there is no such network, or several and none is named.
+    """
     net = net or os.environ.get(NET_VARIABLE)
-    if net:
-        return root / net / SOCKET
     found = sorted(root.glob(f"[!.]*/{SOCKET}"))
+    if net:
+        if not (root / net).is_dir():  # where only the socket is missing, a controller is being started
+            have = f"these run: {', '.join(path.parent.name for path in found)}; or s" if found else "s"
+            start = f"tart it with: {command(f'net up star --name {net}')}"
+            raise UnreachableControllerError(str(root / net), f"there is no network {net}; {have}{start}")
+        return root / net / SOCKET
     if len(found) == 1:
         return found[0]
     if not found:
@@ -157,9 +166,10 @@ class ControlClient:
             time.sleep(PROBE_PAUSE)
 
     def _unreachable(self, error: Exception) -> UnreachableControllerError:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
         return UnreachableControllerError(
             self.where,
-            f"no controller answers at {self.where} ({error}); is its network up? ({command('net status')})",
+            f"no controller answers at {self.where} ({why}); is its network up? ({command('net status')})",
         )
 
     def text(self, path: str) -> str:

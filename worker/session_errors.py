@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from wire.control import WITHDRAWN
+from wire.hints import command
+
 from .errors import Absent, WorkerError
 
 
@@ -60,7 +63,7 @@ class WrongHostError(JobCallError):
         super().__init__(
             job,
             f"rank {rank} of job {job} belongs to host {host} ({ip}), which this is not ({why}). "
-            "Join there, or with this host's rank.",
+            f"Join there ({command(f'net exec {host} ...')}), or with this host's rank.",
         )
 
 
@@ -105,19 +108,21 @@ class BarrierTimeoutError(JobCallError, TimeoutError):
 class WorkerLostError(JobCallError):
     """The job's members changed and this call cannot complete; the next waits for the new members.
 
-    `lost` names the ranks that are gone; none where the job's workers were changed or a call was ended.
+    `lost` names the ranks that are gone, also those that were taken out of the job; none where a call was
+    ended.
     """
 
     exit_code = 4
 
     def __init__(self, job: str, lost: Sequence[Lost], why: str) -> None:
         self.lost, self.why = list(lost), why
-        said = f"lost {_names(self.lost)}" if self.lost else f"the members changed ({why})"
-        rest = "Start these workers again; the next" if self.lost else "The next"
+        awaited = [who for who in self.lost if who.why != WITHDRAWN]
+        if awaited:
+            said, rest = f"lost {_names(awaited)}", "Start these workers again; the next call waits for them"
+        else:
+            said, rest = f"its members change ({why})", "The next call waits for the new members"
         super().__init__(
-            job,
-            f"job {job}: {said}; this call cannot complete at any rank. "
-            f"{rest} call waits for them and then works.",
+            job, f"job {job}: {said}; this call cannot complete at any rank. {rest} and then works."
         )
 
 

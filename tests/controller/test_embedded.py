@@ -28,6 +28,7 @@ from p4src.forms import form
 from switch.device import SwitchDevice
 from tests.controller.direct import DirectSwitch
 from tests.controller.served import Served
+from tests.worker.jobs import begin
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
 from wire.constants import CPU_PORT
@@ -145,7 +146,7 @@ def test_a_removed_job_admits_nothing(
     members = jobs.add_job(JOB, seats(record, 2), WINDOW)
     jobs.remove_job(JOB)
     fabric, team = workers(served, members)
-    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    begin(team[0].engine, arrays(1, 64)[0])
     sent = team[0].engine.poll(0.0)
     team[0].transport.send(sent)
     assert fabric.receive(1, 0) == fabric.receive(2, 0) == []
@@ -176,7 +177,7 @@ def test_a_new_epoch_on_dirty_slots(
     fabric, two = workers(served, again)
     inputs = arrays(2, 2000, seed=5)
     check(reduce_together(fabric, two, inputs), inputs)
-    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    begin(team[0].engine, arrays(1, 64)[0])
     team[0].transport.send(team[0].engine.poll(0.0))  # of the former life
     assert Verdict.NOT_ADMITTED in program.verdicts.of_ports(client, [1]).ingress[1]
     inputs = arrays(2, 2000, seed=6)
@@ -294,7 +295,7 @@ def test_refusals_are_told_at_once_and_again(
     frame = bytearray(2000)
     served.process([(4, bytes(frame))])
     _, team = workers(served, members)
-    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    begin(team[0].engine, arrays(1, 64)[0])
     packet = team[0].engine.poll(0.0)[:1]
     jobs.remove_job(JOB)
     found: list[Refusal] = []
@@ -340,7 +341,7 @@ def test_a_job_held_to_its_rate(
     program.rates.set(client, JOB, 1_000, 2)
     frames = 2 * 65536 // (52 + 256)  # the burst of two workers; at 125 bytes a second nothing comes after it
     _, team = workers(served, members)
-    team[0].engine.begin(arrays(1, 64)[0], "sum", 0.0)
+    begin(team[0].engine, arrays(1, 64)[0])
     packet = team[0].engine.poll(0.0)[:1]
     for _ in range(frames + 10):
         team[0].transport.send(packet)

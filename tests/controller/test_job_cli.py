@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ from typer.testing import CliRunner
 from controller import cli, job_cli, look_cli, switch_cli, terminal, top
 from tests.controller.office import TOKEN, Member, Office
 from tests.controller.served import Served
+from tests.worker.jobs import begin
 from wire import constants
 from wire.constants import TOKEN_VARIABLE
-from wire.control import ControlError
+from wire.control import ControlError, RefusedError
 from wire.errors import P4ReduceError
 
 LIMIT_S = 20.0
@@ -84,7 +87,10 @@ def test_a_job_s_life(office: Office) -> None:
     ]
     assert job("quota", "alice", "none") == "tenant alice: quota of slots 40 -> none, 32 in use\n"
     assert job("rm", "a") == "job a: waiting -> removed, 8 slots are free again\n"
-    kinds = [line.split()[1] for line in job("events", "a").splitlines()]
+    lines = [line.split() for line in job("events", "a").splitlines()]
+    kinds = [line[2] for line in lines]
+    times = [datetime.fromtimestamp(event["time"]) for event in as_json("events", "a")]
+    assert [" ".join(line[:2]) for line in lines] == [f"{when:%Y-%m-%d %H:%M:%S}" for when in times]
     assert kinds[0] == "added"
     assert kinds[-1] == "removed"
     assert all("a: " in line for line in job("events", "a").splitlines())
@@ -133,16 +139,16 @@ def test_json(office: Office) -> None:
         (["show", "b"], "there is no job b"),
         (["resize", "b", "--slots", "1"], "there is no job b"),
         (["resize", "b"], "say what is to change"),
-        (["drain", "b"], "there is no job b"),
+        (["drain", "b"], "there is no job b; there is none; add it with: p4reduce job add b --workers"),
         (["rm", "b"], "there is no job b"),
-        (["quota", "t", "many"], "SLOTS many: is a number, or none"),
-        (["quota", "t", "9" * 5000], "is a number, or none"),
+        (["quota", "t", "many"], "SLOTS many: give a number of up to nine digits, or none"),
+        (["quota", "t", "9" * 5000], "give a number of up to nine digits, or none"),
         (["show", "b/slots"], "'b/slots' is no name"),
         (["rm", "c/../b"], "'c/../b' is no name"),
         (["rm", ""], "'' is no name"),
         (["add", "a", "--workers", "h1", "--rate", "9" * 400 + "mbit"], "a rate is a number"),
         (["list", "--url", "http://[::1"], "--url http://[::1: is not http://HOST:PORT"),
-        (["list", "--net", "other"], "no controller answers at "),
+        (["list", "--net", "other"], "there is no network other; these run: t; or start it with: "),
         (["list", "--url", "localhost:80"], "--url localhost:80: is not http://HOST:PORT"),
         (["list", "--url", "http://127.0.0.1:1", "--net", "t"], "--url and --net: give one of them"),
     ],
@@ -224,6 +230,34 @@ def test_drain_waits_and_says_for_whom(office: Office) -> None:
     assert as_json("list") == []
 
 
+def test_drain_names_who_is_behind(office: Office) -> None:
+    members = office.add("a", [7203, 7204, 7205], slots=8)
+    with office.client() as client:
+        # Ranks 0 and 2 are in an all-reduce that rank 1 has not begun.
+        for rank in (0, 2):
+            begin(members[rank].worker.engine, np.ones(3, np.int32))
+        for member in members:
+            member.tell(client)
+        assert job_cli._late(client.call("GET", "/v1/jobs/a")) == "rank 1 on h2"
+
+
+def test_drain_tells_the_slots_that_the_job_had_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        """A controller by whose word the job gets more slots on the way, and ends."""
+
+        slots = iter([8, 8, 16])
+
+        def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+            if method == "POST":
+                return {}
+            for slots in self.slots:
+                return {"status": "draining", "slots": slots, "created": 1.0, "ranks": []}
+            raise RefusedError("here", 404, "NoSuchJobError", "there is no job a")
+
+    monkeypatch.setattr(job_cli, "reach", lambda *_, **__: nullcontext(Told()))
+    assert job("drain", "a").splitlines()[-1] == "job a: draining -> ended, 16 slots are free again"
+
+
 def test_a_job_of_the_same_name_is_not_waited_for(office: Office) -> None:
     job("add", "a", "--workers", "h1")
     told = as_json("drain", "a")
@@ -267,7 +301,7 @@ def test_slots_and_explain(office: Office) -> None:
     members = office.add("a", [7211, 7212], slots=8)
     assert run(look_cli.app, "slots", "a") == "job a: no slot is in use in its present epoch\n"
     engine = members[0].worker.engine
-    engine.begin(np.ones(3, np.int32), "sum", 0.0)
+    begin(engine, np.ones(3, np.int32))
     members[0].worker.transport.send(engine.poll(0.0))
     lines = run(look_cli.app, "slots", "a").splitlines()
     assert lines[0] == "job a: 2 slots in use, 0 complete, 2 wait for contributions"

@@ -42,7 +42,7 @@ def same(text: str) -> str:
     text = re.sub(r"\b1\d{9}\b", "EPOCH", text)
     text = re.sub(r"\b\d+\.\d s\b", "T s", text)
     text = re.sub(r"([ ━─])\1+", r"\1", text)
-    text = re.sub(r"^\d\d:\d\d:\d\d", "TIME", text, flags=re.MULTILINE)
+    text = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", text, flags=re.MULTILINE)
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 

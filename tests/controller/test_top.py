@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -87,6 +88,19 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
             yield made
     finally:
         served.close()
+
+
+def test_json_is_one_picture(office: Office) -> None:
+    words = [*PROGRAM, "--url", office.url, "--json"]
+    environment = {**os.environ, TOKEN_VARIABLE: TOKEN}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment, check=True)
+    told = json.loads(done.stdout)
+    (row,) = told["jobs"]
+    assert list(row) == list(JOB_HEADS)
+    assert (row["job"], row["status"], row["slots"], row["rank"]) == ("alpha", "running", "8", "0 h1")
+    (switch,) = told["switches"]
+    assert list(switch) == list(SWITCH_HEADS)
+    assert (switch["switch"], switch["state"]) == ("s1", "in line")
 
 
 @pytest.mark.parametrize("end", ["q", "interrupt"])

@@ -18,6 +18,7 @@ from controller.program.verdicts import JobVerdicts
 from controller.tally import OTHERS, JobTally
 from tests.controller.office import Member, Office
 from tests.controller.served import Served
+from tests.worker.jobs import begin
 from wire.control import RefusedError
 from wire.verdicts import Verdict
 from worker.memory import reduce_together
@@ -67,7 +68,7 @@ def tell(office: Office, members: list[Member]) -> None:
 def send(member: Member, length: int) -> int:
     """Begin an all-reduce of `length` values at one worker, and send what it may; returns the packets."""
     engine = member.worker.engine
-    engine.begin(np.ones(length, np.int32), "sum", 0.0)
+    begin(engine, np.ones(length, np.int32))
     packets = engine.poll(0.0)
     member.worker.transport.send(packets)
     return len(packets)
@@ -235,7 +236,7 @@ def test_explain_tells_of_refused_packets(office: Office) -> None:
             member.enter(client)
     send(again[0], 64)
     tell(office, again)
-    former.engine.begin(np.ones(64, np.int32), "sum", 0.0)
+    begin(former.engine, np.ones(64, np.int32))
     former.transport.send(former.engine.poll(0.0))
     office.run(_told_of_refusal(office))
     text = explain(office)
@@ -327,7 +328,7 @@ def test_counts(office: Office) -> None:
     assert not [key for key in page if key[1:2] == ("a",)]
 
     # A job of the same number begins at 0, also for what comes to its port from the former life.
-    former.engine.begin(np.ones(64, np.int32), "sum", 0.0)
+    begin(former.engine, np.ones(64, np.int32))
     former.transport.send(former.engine.poll(0.0))
     members = office.add("b", [7111, 7112, 7113, 7114], slots=8)
     assert get(office, "/v1/jobs/b")["number"] == number

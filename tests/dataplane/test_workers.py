@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from switch.device import SwitchDevice
 from tests.dataplane.device_switch import DeviceSwitch
 from tests.reference.slot_switch import SlotSwitch
-from tests.worker.jobs import SWITCH_IP, SWITCH_MAC, Job, memberships
+from tests.worker.jobs import SWITCH_IP, SWITCH_MAC, Job, begin, memberships
 from tests.worker.test_engine import check, jobs, random_arrays, run_job
 from wire.packet import build_frames, payload_dtype
 from wire.verdicts import Verdict
@@ -58,7 +58,7 @@ def test_epochs_on_used_slots(device: Loaded) -> None:
     for epoch in range(5):
         arrays = random_arrays(rng, 3, np.int32, 20 * elements)
         check(arrays, job.all_reduce(*arrays), elements)
-        job.workers[0].engine.begin(arrays[0], "sum", job.fabric.clock)
+        begin(job.workers[0].engine, arrays[0], now=job.fabric.clock)
         job.workers[0].transport.send(job.workers[0].engine.poll(job.fabric.clock))
         job.new_epoch(g0=int(rng.integers(0, 2**33)), t0=epoch, window=int(rng.integers(1, 9)), lead=1)
 

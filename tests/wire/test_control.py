@@ -19,6 +19,7 @@ from wire.addresses import AddressError, parse_address
 from wire.columns import uncut
 from wire.constants import NET_VARIABLE
 from wire.control import ControlClient, RefusedError, UnreachableControllerError, find_socket
+from worker import join
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -67,7 +68,7 @@ def test_answers_and_refusals(tmp_path: Path) -> None:
 
 def test_nobody_listens(tmp_path: Path) -> None:
     with ControlClient(tmp_path / "s") as client:
-        with pytest.raises(UnreachableControllerError, match=r"no controller answers at .*net status"):
+        with pytest.raises(UnreachableControllerError, match=r"\(No such file or directory\).*net status"):
             client.call("GET", "/200")
 
 
@@ -100,9 +101,26 @@ def test_which_network(tmp_path: Path) -> None:
     with pytest.raises(UnreachableControllerError, match=r"several networks run \(one, three\)"):
         find_socket(root=tmp_path)
     assert find_socket("three", tmp_path) == tmp_path / "three" / "controller.sock"
+    (tmp_path / "three" / "controller.sock").unlink()  # its controller is being started again
+    assert find_socket("three", tmp_path) == tmp_path / "three" / "controller.sock"
+
+
+def test_a_network_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableControllerError, match=r"there is no network new; start it with: .*net up"):
+        find_socket("new", tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "controller.sock").touch()
+    with pytest.raises(UnreachableControllerError) as raised:
+        find_socket("new", tmp_path)
+    assert "there is no network new; these run: one; or start it with: " in str(raised.value)
+    with pytest.raises(UnreachableControllerError, match="no network new") as raised:
+        join("demo", 0, net="new")
+    assert "Errno" not in str(raised.value)
 
 
 def test_a_host_s_processes_know_their_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
     monkeypatch.setenv(NET_VARIABLE, "two")
     assert find_socket(root=tmp_path) == tmp_path / "two" / "controller.sock"
     assert find_socket("one", tmp_path) == tmp_path / "one" / "controller.sock"

@@ -19,7 +19,7 @@ import pytest
 from switch.device import SwitchDevice
 from tests.worker.jobs import Job as Plain
 from tests.worker.office import JOB, Office, enlist
-from wire.control import RefusedError, UnreachableControllerError
+from wire.control import WITHDRAWN, RefusedError, UnreachableControllerError
 from worker import (
     BarrierTimeoutError,
     JobDrainingError,
@@ -35,6 +35,7 @@ from worker import (
     WorkerLostError,
 )
 from worker import session as session_module
+from worker.session_errors import Lost
 
 LIMIT = 30.0
 """Seconds after which a test has hung."""
@@ -304,6 +305,18 @@ def test_a_lost_worker_is_named_to_every_survivor_once_and_may_return(make_job: 
         np.testing.assert_array_equal(call.result(LIMIT), 3 * ONES)
     job.reduce()
     assert {w.membership.t0 for w in job.workers} == {2}
+
+
+def test_who_was_taken_out_of_the_job_is_not_awaited() -> None:
+    gone, dead = Lost(2, "h3", WITHDRAWN), Lost(1, "h2", "it fell over")
+    assert str(WorkerLostError("demo", [gone], "its workers become h1, h2")) == (
+        "job demo: its members change (its workers become h1, h2); this call cannot complete at any rank. "
+        "The next call waits for the new members and then works."
+    )
+    assert str(WorkerLostError("demo", [gone, dead], "its workers become h1, h2")) == (
+        "job demo: lost rank 1 on h2 (it fell over); this call cannot complete at any rank. "
+        "Start these workers again; the next call waits for them and then works."
+    )
 
 
 def test_what_one_survivor_has_the_others_fetch(make_job: MakeJob) -> None:
