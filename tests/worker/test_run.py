@@ -229,3 +229,17 @@ def test_every_error_has_a_code_that_the_help_tells() -> None:
     assert set(map(str, codes.values())) <= set(CODES)
     assert (MismatchError.exit_code, StalledError.exit_code, codes["WorkerLostError"]) == (3, 5, 4)
     assert [codes[f"{name}Error"] for name in ("RendezvousTimeout", "JobRemoved", "NonFinite")] == [5, 6, 7]
+
+
+def test_the_page_tells_the_codes_and_the_options() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "workers.md").read_text()
+    table = re.findall(r"^\| (`\w+Error`.*?) \|.* (\d) \|$", page, re.MULTILINE)
+    told = {name: int(code) for names, code in table for name in re.findall(r"`(\w+)`", names)}
+    own = {name for name in worker.__all__ if name.endswith("Error") and getattr(worker, name).exit_code != 1}
+    assert told == {name: getattr(worker, name).exit_code for name in own}
+    shown = CliRunner().invoke(app, ["run", "--help"]).output
+    for line in re.findall(r"p4reduce worker run (.*)$", page, re.MULTILINE):
+        for option in re.findall(r"--[a-z]+", line):
+            assert option in shown
+    for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL):
+        compile(block, "workers.md", "exec")
