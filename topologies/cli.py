@@ -16,7 +16,7 @@ from controller import switch_cli
 from controller.terminal import NetOption, complete_hosts, print_table
 from topologies import link_cli, links, look_cli
 from topologies import record as records
-from topologies.errors import NetworkError
+from topologies.errors import NetworkError, RecordError
 from topologies.record import CONTROLLER, NetRecord
 from wire.constants import NET_VARIABLE, TOKEN
 from wire.errors import P4ReduceError
@@ -101,6 +101,9 @@ def net_up(
     )
     typer.echo(f"try:  {command('net status')}")
     typer.echo(f"      {command(f'net exec{option} {first.name} ping -c 3 {last.ip}')}")
+    typer.echo(f"      {command(f'train --net {record.name}')}")
+    workers = ",".join(dict.fromkeys([first.name, last.name]))
+    typer.echo(f"      {command(f'job add{option} NAME --workers {workers}')}")
     if listen is not None:
         typer.echo(f"API:  http://{listen}, for who has the token in {record.directory / TOKEN}")
     typer.echo(f"end:  {command(f'net down{option}')}")
@@ -108,12 +111,15 @@ def net_up(
 
 @app.command("down")
 def net_down(
+    name: Annotated[str | None, typer.Argument(hidden=True)] = None,
     net: NetOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All networks of p4reduce.")] = False,
 ) -> None:
     """Take a network down, also one that crashed: what its record names, and nothing else."""
     from topologies import manager
 
+    if name is not None:
+        raise RecordError(name, f"say which network by its option: {command(f'net down --net {name}')}")
     chosen, failures = records.load_all() if everything else ([records.load_default(net)], [])
     if not chosen and not failures:
         typer.echo("no network runs")
@@ -164,17 +170,26 @@ def net_status(
     for record in found:
         for line in links.described(record, record.links):
             typer.echo(f"{record.name}: {line}")
-        if record.dead():
-            typer.echo(
-                f"{record.name}: {', '.join(record.dead())} died; logs: {record.directory}; "
-                f"clean up with: {command(f'net down --net {record.name}')}"
-            )
-        if record.restarting():
-            typer.echo(f"{record.name}: {', '.join(record.restarting())} ended and will be started again")
+        for line in _troubles(record):
+            typer.echo(f"{record.name}: {line}")
     _raise_all(failures)
 
 
-@app.command("exec", context_settings={"ignore_unknown_options": True})
+def _troubles(record: NetRecord) -> list[str]:
+    """Say which processes have ended, and what to do."""
+    found = []
+    if record.dead():
+        down = command(f"net down --net {record.name}")
+        found.append(f"{', '.join(record.dead())} died; logs: {record.directory}; clean up with: {down}")
+    if CONTROLLER in record.given_up and CONTROLLER in record.dead():
+        resume = command(f"controller --net {record.name}")
+        found.append(f"{CONTROLLER} is started no more; running jobs go on, and are kept again by: {resume}")
+    if record.restarting():
+        found.append(f"{', '.join(record.restarting())} ended and will be started again")
+    return found
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def net_exec(
     host: Annotated[str, typer.Argument(help="The host: h1, h2, …", autocompletion=complete_hosts)],
     argv: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command and its arguments.")],

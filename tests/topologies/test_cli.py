@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command p4reduce as a user meets it: one line for an error, quick help, no traceback."""
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import cast
 
 import pytest
 import typer
 
 from controller import cli
+from topologies.cli import _troubles
 from topologies.errors import SpecError
+from topologies.record import CONTROLLER, Process, new_record
+from topologies.spec import star
 
 PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()"]
 
@@ -27,7 +33,9 @@ def p4reduce(*args: str) -> tuple[int, str, str]:
         (["net", "up", "ring"], "error: ring: no such topology; there is star"),
         (["net", "up", "star", "--switch", "tofino"], "error: no such switch target: tofino"),
         (["net", "down", "--net", "none"], "error: there is no network none"),
+        (["net", "down", "none"], "error: say which network by its option: p4reduce net down --net none"),
         (["net", "exec", "--net", "none", "h1", "ls", "-l"], "error: there is no network none"),
+        (["net", "exec", "--net", "none", "h1", "p4reduce", "--net", "x"], "error: there is no network none"),
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(args: list[str], message: str) -> None:
@@ -35,6 +43,19 @@ def test_bad_input_is_one_line_and_an_exit_code(args: list[str], message: str) -
     assert (code, out) == (1, "")
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+def test_the_status_says_how_a_controller_that_was_given_up_is_resumed(tmp_path: Path) -> None:
+    record = new_record(
+        "n", star(1), target="embedded", elements=64, slots=9, root=tmp_path, interfaces=tmp_path
+    )
+    record = replace(record, state="up", owner=Process.of(os.getpid()))
+    assert not any("controller --net" in line for line in _troubles(record))  # it is started again
+    given_up = replace(record, given_up=(CONTROLLER,))
+    assert any(
+        line.endswith("running jobs go on, and are kept again by: p4reduce controller --net n")
+        for line in _troubles(given_up)
+    )
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
