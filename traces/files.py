@@ -90,6 +90,13 @@ def read(path: Path, *, values: bool = False, format: str = "p4reduce", part: in
     return _Reader(path, values, FORMATS[format], best_decoder()).tables(part)
 
 
+def stream(
+    parts: Iterator[bytes], path: Path, *, values: bool = False, format: str = "p4reduce"
+) -> Iterator[Table]:
+    """Yield tables of pcapng blocks that come in parts, as soon as they are whole; `path` is where from."""
+    return _Reader(path, values, FORMATS[format], best_decoder()).live(parts)
+
+
 def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4reduce") -> Iterator[Table]:
     """Yield the packets of several files in the order of time; each file's own order is kept.
 
@@ -171,7 +178,7 @@ class _Reader:
                 if head in _MAGICS:
                     yield from self._classic(file, head, part)
                 elif head == _PCAPNG:
-                    yield from self._pcapng(file, head, part)
+                    yield from self._blocks(self._parts(file, part), head)
                 elif not head:
                     raise TraceFileError(self._path, None, "is empty", _KINDS)
                 else:
@@ -193,6 +200,9 @@ class _Reader:
                 f"no packet is on Ethernet (link type {self._links[0]})",
                 "record on one interface by its name, not on `any`",
             )
+
+    def live(self, parts: Iterator[bytes]) -> Iterator[Table]:
+        return self._blocks(parts, b"")
 
     def _open(self) -> IO[bytes]:
         file = self._path.open("rb")
@@ -233,11 +243,11 @@ class _Reader:
         yield from self._scan(self._parts(file, part), b"", 24, scan)
 
     # ---- pcapng
-    def _pcapng(self, file: IO[bytes], head: bytes, part: int) -> Iterator[Table]:
+    def _blocks(self, parts: Iterator[bytes], head: bytes) -> Iterator[Table]:
         def scan(data: NDArray[np.uint8], at: int) -> Found:
             return self._decoder.scan_pcapng(data, at, self._order == ">", self._interfaces, ROOM)
 
-        yield from self._scan(self._parts(file, part), head, 0, scan)
+        yield from self._scan(parts, head, 0, scan)
 
     def _scan(self, parts: Iterator[bytes], rest: bytes, offset: int, scan: Any) -> Iterator[Table]:
         """Yield tables; `rest` are bytes already read, which begin at `offset` in the file."""
