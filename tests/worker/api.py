@@ -32,6 +32,10 @@ class Api(ThreadingUnixStreamServer):
         self.job: Answer = (200, self.described())
         self.member: Any = None
         self.told: list[dict[str, Any]] = []
+        self.chunks: Answer = (200, [])
+        self.slow = threading.Event()
+        """Set once the chunks may be told."""
+        self.slow.set()
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
@@ -56,6 +60,9 @@ class Api(ThreadingUnixStreamServer):
             self.udp.switch.add_job([member], [member.own_port])
             self.member = asdict(member)
             return 201, {"session": "s1", "lease": 0.3, "n": 1}
+        if path.startswith("/v1/jobs/demo/chunks?"):
+            assert self.slow.wait(10)
+            return self.chunks
         if path == "/v1/sessions/s1/barrier":
             return 200, {"passed": True, "missing": []}
         if path == "/v1/sessions/s1/sync":

@@ -15,15 +15,18 @@ from tests.worker.api import Answer, Api, refused, serving
 from tests.worker.test_udp import LOOPBACK
 from wire.control import RefusedError, UnreachableControllerError
 from worker import (
+    Absent,
     BeyondRankError,
     JobDrainingError,
     NoSuchJobError,
     RankTakenError,
     RendezvousTimeoutError,
     SessionEndedError,
+    StalledError,
     WrongHostError,
     join,
 )
+from worker import session as session_module
 
 
 @pytest.fixture
@@ -69,6 +72,47 @@ def test_what_refuses_a_join(
     api.job = answer
     with pytest.raises(error, match=text):
         join("demo", rank, address=tmp_path / "controller.sock")
+
+
+def test_a_call_that_times_out_asks_who_is_missing(api: Api, tmp_path: Path) -> None:
+    api.chunks = (
+        200,
+        [
+            {"chunk": 0, "missing": [{"rank": 3, "host": "h9"}]},
+            {"chunk": 1, "missing": []},
+        ],
+    )
+    address = tmp_path / "controller.sock"
+    with join("demo", 0, address=address, timeout=10, call_timeout=0.3) as worker:
+        api.udp.drop_next = 1 << 30
+        with pytest.raises(StalledError) as caught:
+            worker.all_reduce(np.ones(1000, np.int32))
+    assert caught.value.lacking == {0: [Absent(3, "h9")], 1: []}
+    assert caught.value.unasked is None
+    assert (
+        "The switch has nothing of rank 3 (host h9) for chunk 0. "
+        "The switch has the result of chunk 1, and it did not come here. "
+    ) in str(caught.value)
+    [(method, path, _)] = [call for call in api.calls if "chunks" in call[1]]
+    assert (method, path) == ("GET", "/v1/jobs/demo/chunks?chunk=0&chunk=1")
+
+
+@pytest.mark.parametrize("how", ["refuses", "is slow"])
+def test_a_call_that_times_out_says_that_the_controller_did_not_answer(
+    api: Api, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "LOOK_SECONDS", 0.2)
+    api.chunks = refused(503, "NotReadyError", "job demo is between two epochs")
+    if how == "is slow":
+        api.slow.clear()
+    address = tmp_path / "controller.sock"
+    with join("demo", 0, address=address, timeout=10, call_timeout=0.3) as worker:
+        api.udp.drop_next = 1 << 30
+        with pytest.raises(StalledError) as caught:
+            worker.all_reduce(np.ones(1000, np.int32))
+        api.slow.set()
+    wanted = {"refuses": "job demo is between two epochs", "is slow": "waited 0.2 s for the controller at "}
+    assert f"Which workers are missing is not known: {wanted[how]}" in str(caught.value)
 
 
 def test_a_held_rank(api: Api, tmp_path: Path) -> None:
