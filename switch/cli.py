@@ -53,6 +53,26 @@ def stats_command(
         typer.echo(line)
 
 
+@app.command("delay")
+def delay_command(
+    path: Annotated[Path, typer.Argument(metavar="SOCKET", help="what --stats-socket named")],
+    port: Annotated[int, typer.Argument(help="number of the port")],
+    seconds: Annotated[float, typer.Argument(help="0 to 10; 0 ends it")],
+    incoming: Annotated[
+        bool, typer.Option("--in", help="what comes in at the port, instead of what leaves by it")
+    ] = False,
+) -> None:
+    """Hold back each packet that leaves by a port of a running switch, as a long link would."""
+    from switch.delay import set_delay
+    from switch.errors import SwitchError
+
+    try:
+        set_delay(path, port, seconds, "in" if incoming else "out")
+    except SwitchError as error:
+        typer.echo(f"switch: error: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
 @app.command("stf")
 def stf_command(
     program: Annotated[Path, typer.Argument(help="bmv2 JSON of p4c", exists=True, dir_okay=False)],

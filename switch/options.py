@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from switch.delay import Delay, DelayError
 from switch.errors import SwitchError
 
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error", "off")
@@ -43,6 +44,7 @@ class Options:
     log_file: Path | None
     log_level: str
     stats_socket: Path | None
+    delays: tuple[Delay, ...]
     grpc_address: str
     cpu_port: int | None
     drop_port: int
@@ -71,6 +73,9 @@ def parse(arguments: Sequence[str]) -> Options:
         raise UsageError("name the bmv2 JSON to run, or give --no-p4 and push a program over P4Runtime")
     if given.program is not None and given.no_p4:
         raise UsageError(f"both {given.program} and --no-p4 are given: leave one out")
+    for delay in given.delay:
+        if delay.port not in [port for port, _ in given.interface]:
+            raise UsageError(f"--delay: port {delay.port} has no interface; give it one with -i")
     if given.log_console and given.log_file:
         raise UsageError("--log-console and --log-file exclude each other")
     if given.pcap is not None and not given.pcap.is_dir():
@@ -96,6 +101,7 @@ def parse(arguments: Sequence[str]) -> Options:
         log_file=given.log_file,
         log_level=given.log_level,
         stats_socket=given.stats_socket,
+        delays=tuple(given.delay),
         grpc_address=more.grpc_server_addr,
         cpu_port=more.cpu_port,
         drop_port=more.drop_port,
@@ -155,7 +161,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
         "--stats-socket",
         metavar="FILE",
         type=Path,
-        help="Unix socket that tells what each port received, sent and lost, see p4reduce switch stats",
+        help="Unix socket that tells what each port received, sent and lost, and sets delays: see p4reduce "
+        "switch stats and delay",
+    )
+    general.add_argument(
+        "--delay",
+        metavar="PORT:DIRECTION:SECONDS",
+        action="append",
+        default=[],
+        type=_delay,
+        help="hold back each packet that comes in (in) or leaves (out) by a port, as a long link would",
     )
     return general, target
 
@@ -190,6 +205,13 @@ def _interface(word: str) -> tuple[int, str]:
     if not at or not name:
         raise argparse.ArgumentTypeError(f"{word!r} is not PORT@INTERFACE, such as 1@eth1")
     return _port(number), name
+
+
+def _delay(words: str) -> Delay:
+    try:
+        return Delay.from_words(words)
+    except DelayError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _address(word: str) -> str:

@@ -8,11 +8,12 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from switch import build, super_packets
+from switch.delay import DIRECTIONS, Delay, DelayError, Direction
 from switch.device import SwitchDevice
 from switch.errors import DeviceError, SwitchError
 from switch.p4runtime.errors import RpcError, exhausted, precondition
@@ -20,7 +21,7 @@ from switch.values import Stats
 
 log = logging.getLogger("switch.ports")
 
-IO_SOURCES = ("io.c", "io_thread.c", "io_port.c", "io_queue.c", "io_super.c")
+IO_SOURCES = ("io.c", "io_thread.c", "io_port.c", "io_queue.c", "io_line.c", "io_super.c")
 WAIT_MS = 1000
 """The reader of events looks up at least this often."""
 JOIN_S = 5.0
@@ -92,6 +93,7 @@ class Ports:
         if not self._io:
             raise SwitchError("cannot set up packet I/O: out of memory or file descriptors")
         self._names: dict[int, str] = {}
+        self._delays: dict[tuple[int, Direction], float] = {}
         self._lock = threading.Lock()
         """Guards the device against attach and close at once."""
         self._device: SwitchDevice | None = None
@@ -163,6 +165,24 @@ class Ports:
                 self._c.io_port_stats(self._io, number, ctypes.byref(raw))
                 found[number] = PortStats(*(getattr(raw, name) for name in PortStats.__dataclass_fields__))
         return found
+
+    def set_delay(self, delay: Delay) -> None:
+        """Hold back what passes a port from now on, see switch.delay.
+
+        Raises:
+            DelayError: there is no such port.
+        """
+        with self._lock:
+            if self._io is None or delay.port not in self._names:
+                raise DelayError(f"there is no port {delay.port}; there is {_listed(self._names)}")
+            self._c.io_set_delay(
+                self._io, delay.port, DIRECTIONS.index(delay.direction), round(delay.seconds * 1e9)
+            )
+            self._delays[delay.port, delay.direction] = delay.seconds
+
+    def delay(self, number: int, direction: Direction) -> float:
+        """The seconds for which a port holds back what passes it."""
+        return self._delays.get((number, direction), 0.0)
 
     def interface(self, number: int) -> str:
         """The interface of a port."""
@@ -253,6 +273,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "io_inject": (ctypes.c_int, [pointer, ctypes.c_char_p, number]),
         "io_wait": (None, [pointer, ctypes.c_int, pointer, ctypes.c_char_p, ctypes.c_size_t]),
         "io_packet_in_lost": (ctypes.c_uint64, [pointer]),
+        "io_set_delay": (ctypes.c_int, [pointer, number, number, ctypes.c_int64]),
         "io_port_stats": (ctypes.c_int, [pointer, number, pointer]),
     }
     for name, (result, arguments) in signatures.items():
@@ -269,6 +290,10 @@ def _why(number: int, pcap: Path | None) -> str:
     if pcap is not None and number in (errno.EACCES, errno.ENOENT, errno.ENOSPC, errno.EROFS):
         return f"the capture in {pcap} cannot be written: {os.strerror(number)}"
     return os.strerror(number)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
 
 
 def _inject_error(number: int) -> RpcError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from switch.delay import DIRECTIONS, Delay
 from switch.device import SwitchDevice
 from switch.device_log import TRACE, DeviceLog
 from switch.errors import SwitchError
@@ -88,9 +89,11 @@ class RunningSwitch:
         ports = self._ports = Ports(io_library(), options.cpu_port, join=options.super_packets)
         for number, interface in options.interfaces:
             ports.add(number, interface, options.pcap)
+        for delay in options.delays:
+            ports.set_delay(delay)
         service = self._service = P4RuntimeService(options.device_id, self._load, ports)
         if options.stats_socket is not None:
-            self._stats = StatsSocket(options.stats_socket, self._collect)
+            self._stats = StatsSocket(options.stats_socket, self._collect, self._change)
         server = self._server = P4RuntimeServer(service, options.grpc_address)
         ports.start()
         if options.program is not None:
@@ -114,12 +117,21 @@ class RunningSwitch:
         return {
             "device_id": self._options.device_id,
             "ports": {
-                number: {"interface": ports.interface(number), **asdict(stats)}
+                number: {
+                    "interface": ports.interface(number),
+                    **asdict(stats),
+                    **{f"delay_{way}": ports.delay(number, way) for way in DIRECTIONS},
+                }
                 for number, stats in ports.stats().items()
             },
             "packet_in_lost": self._packet_in_lost(ports),
             "program": asdict(program) if program is not None else None,
         }
+
+    def _change(self, request: dict[str, Any]) -> None:
+        """Do what the stats socket is asked to."""
+        assert self._ports is not None
+        self._ports.set_delay(Delay.from_request(request))
 
     def _packet_in_lost(self, ports: Ports) -> int:
         """Of the frames for the controller, those that came too fast for us, or that no primary took."""

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,16 +56,21 @@ io *io_new(int64_t cpu_port, unsigned join) {
     o->listener = (port_listener){io_tell, o};
     o->epoll = epoll_create1(EPOLL_CLOEXEC);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    o->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    o->armed_ns = INT64_MAX;
     o->buffers = malloc((size_t)BATCH * STRIDE);
     o->segments = malloc(SUPER_BYTES + (BATCH + 1) * SUPER_HEADERS + 64);
     o->held_bytes = malloc((size_t)HELD * (SUPER_BYTES + 1));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
-    if (o->epoll < 0 || o->wake < 0 || !o->buffers || !o->segments || !o->held_bytes ||
-        epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event)) {
+    struct epoll_event due = {.events = EPOLLIN, .data.ptr = &o->timer};
+    if (o->epoll < 0 || o->wake < 0 || o->timer < 0 || !o->buffers || !o->segments || !o->held_bytes ||
+        epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event) || epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->timer, &due)) {
         if (o->epoll >= 0)
             close(o->epoll);
         if (o->wake >= 0)
             close(o->wake);
+        if (o->timer >= 0)
+            close(o->timer);
         free(o->buffers);
         free(o->segments);
         free(o->held_bytes);
@@ -149,6 +155,7 @@ void io_free(io *o) {
         free(n);
     close(o->epoll);
     close(o->wake);
+    close(o->timer);
     pthread_cond_destroy(&o->changed);
     pthread_cond_destroy(&o->ready);
     pthread_mutex_destroy(&o->control);
@@ -211,6 +218,18 @@ void io_wait(io *o, int timeout_ms, io_event *event, uint8_t *buffer, size_t cap
     if (event->len)
         memcpy(buffer, n->data, event->len);
     free(n);
+}
+
+int io_set_delay(io *o, uint32_t number, uint32_t direction, int64_t delay_ns) {
+    port *p = number < PORT_NUMBERS ? o->by_number[number] : NULL;
+    if (!p)
+        return -ENODEV;
+    if (direction > IO_OUT || delay_ns < 0)
+        return -EINVAL;
+    atomic_store(&p->lines[direction].delay_ns, delay_ns);
+    if (delay_ns)
+        atomic_store(&o->delaying, 1);
+    return 0;
 }
 
 uint64_t io_packet_in_lost(io *o) { return atomic_load(&o->packet_in_lost); }

@@ -21,11 +21,11 @@ typedef int (*io_alike)(sw *s, const sw_packet *in, uint32_t n, const sw_sink *s
 typedef struct io_stats {
     uint64_t rx_packets;
     uint64_t rx_bytes;
-    uint64_t rx_dropped;  /* by the kernel: the socket's buffer was full */
+    uint64_t rx_dropped;  /* by the kernel: the socket's buffer was full; or more came than may be held back */
     uint64_t rx_errors;   /* truncated, a super-packet of an unknown kind, or no program loaded */
     uint64_t tx_packets;
     uint64_t tx_bytes;
-    uint64_t tx_dropped;  /* the link or our buffer was full, or the port down */
+    uint64_t tx_dropped;  /* the link or our buffer was full, or what may be held back, or the port down */
     uint64_t tx_errors;   /* longer than the MTU, or shorter than an Ethernet header */
     uint64_t rx_supers;   /* super-packets among what came, */
     uint64_t tx_supers;   /* and among what was sent */
@@ -76,6 +76,13 @@ void io_wait(io *o, int timeout_ms, io_event *event, uint8_t *buffer, size_t cap
 
 /* Frames for the CPU port that were lost because nobody took them. */
 uint64_t io_packet_in_lost(io *o);
+
+enum io_direction { IO_IN = 0, IO_OUT = 1 };
+
+/* Holds back what comes in at a port, or leaves by it, for so long from now on: no frame goes on earlier, none
+ * overtakes another. What is held already keeps its time. What would be held beyond 16 MiB a port and direction is
+ * dropped and counted. -ENODEV: no such port; -EINVAL: no such direction, or a delay below 0. */
+int io_set_delay(io *o, uint32_t port, uint32_t direction, int64_t delay_ns);
 
 int io_port_stats(io *o, uint32_t port, io_stats *out);
 

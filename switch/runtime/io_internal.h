@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What io.c (the face), io_thread.c (what moves packets), io_port.c (one port: socket, captures, sending) and
- * io_queue.c share. */
+/* What io.c (the face), io_thread.c (what moves packets), io_port.c (one port: socket, captures, sending), io_line.c
+ * (what a port holds back) and io_queue.c share. */
 #ifndef P4REDUCE_IO_INTERNAL_H
 #define P4REDUCE_IO_INTERNAL_H
 
@@ -31,6 +31,25 @@ typedef struct waiting {
     super_run run;
 } waiting;
 
+/* A frame that is held back: one that came, with its header, or one that leaves, with its run. */
+typedef struct parcel {
+    struct parcel *next;
+    int64_t due_ns;
+    uint32_t len;
+    super_header header;
+    super_run run;
+    uint8_t data[];
+} parcel;
+
+#define LINE_BYTES (16u << 20) /* a port and direction: 5 ms at 26 Gbit/s */
+
+/* What a port holds back in one direction. A frame waits for those before it, also where the delay was made shorter. */
+typedef struct delay_line {
+    _Atomic int64_t delay_ns;
+    parcel *head, **tail;
+    size_t bytes;
+} delay_line;
+
 typedef struct port {
     uint32_t number;
     char interface[IF_NAMESIZE];
@@ -46,6 +65,7 @@ typedef struct port {
     uint32_t count;
     waiting *queue;
     int touched; /* listed by the thread as one that has frames waiting */
+    delay_line lines[2]; /* by io_direction */
     _Atomic uint64_t rx_packets, rx_bytes, rx_dropped, rx_errors, rx_supers, rx_wholes;
     _Atomic uint64_t tx_packets, tx_bytes, tx_dropped, tx_errors, tx_supers;
 } port;
@@ -54,6 +74,18 @@ typedef struct port {
 static inline void count(_Atomic uint64_t *counter, uint64_t n) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n, memory_order_relaxed);
 }
+
+/* io_line.c. Times are io_now_ns(). */
+void line_init(delay_line *d);
+/* Whether frames have to go through it. */
+static inline int line_active(const delay_line *d) {
+    return d->head || atomic_load_explicit(&d->delay_ns, memory_order_relaxed);
+}
+/* Copies a frame, and what is known of it. -ENOBUFS: as much as may be is held. */
+int line_put(delay_line *d, int64_t now_ns, const uint8_t *data, uint32_t len, const super_header *header,
+             const super_run *run);
+parcel *line_take(delay_line *d, int64_t now_ns); /* the next that is due, to be freed, or NULL */
+void line_free(delay_line *d);
 
 /* io_port.c. The callbacks of a port's troubles come from the thread. */
 typedef struct port_listener {
@@ -70,6 +102,7 @@ void port_queue(port *p, const uint8_t *data, uint32_t len, const sw_sum *sum);
 /* A super-packet of some segments: their headers, and the payload of all, which lies elsewhere. */
 void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, const uint8_t *payload);
 void port_flush(port *p, const port_listener *l);
+void port_release(port *p, int64_t now_ns, const port_listener *l); /* sends what was held back and is due */
 int port_is_full(const port *p); /* enough waits to be worth a call */
 int port_tick(port *p, const port_listener *l); /* 1 when the port has a socket that nobody listens to yet */
 void port_lose(port *p);                        /* closes the socket; ticks look for the interface from then on */
@@ -96,6 +129,7 @@ int queue_put(queue *q, io_event event, const uint8_t *data); /* 0 or -ENOMEM */
 node *queue_take(queue *q);                                   /* to be freed; NULL when empty */
 
 int64_t io_now_ms(void);
+int64_t io_now_ns(void);
 
 /* ---- all of it */
 
@@ -111,6 +145,9 @@ struct io {
     int64_t cpu_port;
     port_listener listener;
     int epoll, wake;
+    int timer;           /* goes off when a frame that is held back is due */
+    int64_t armed_ns;    /* for when; INT64_MAX: not at all */
+    atomic_int delaying; /* since a port has been given a delay for the first time */
     pthread_t thread;
     int started;
     atomic_int stop;

@@ -23,11 +23,13 @@
 #define CAPTURE_BUFFER (1 << 18)
 #define VLAN_OFFSET 12
 
-int64_t io_now_ms(void) {
+int64_t io_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+
+int64_t io_now_ms(void) { return io_now_ns() / 1000000; }
 
 /* ---- captures: classic pcap, microseconds, Ethernet */
 
@@ -72,6 +74,8 @@ void port_free(port *p) {
         close(p->fd);
     capture_close(&p->in);
     capture_close(&p->out);
+    line_free(&p->lines[IO_IN]);
+    line_free(&p->lines[IO_OUT]);
     free(p->bytes);
     free(p->queue);
     free(p);
@@ -113,6 +117,8 @@ static int attach(port *p) {
 int port_open(port *p, const char *interface) {
     p->fd = -1;
     p->batch = BATCH;
+    line_init(&p->lines[IO_IN]);
+    line_init(&p->lines[IO_OUT]);
     p->queue = malloc(QUEUE_FRAMES * sizeof *p->queue);
     if (!p->queue)
         return -ENOMEM;
@@ -222,7 +228,8 @@ static void sent(port *p, uint32_t from, uint32_t n, const port_listener *l) {
     }
 }
 
-void port_flush(port *p, const port_listener *l) {
+/* Sends all that is queued. */
+static void send_queue(port *p, const port_listener *l) {
     int64_t limit = 0;
     uint32_t at = 0;
     struct mmsghdr messages[BATCH];
@@ -267,6 +274,31 @@ void port_flush(port *p, const port_listener *l) {
         count(&p->tx_dropped, p->queue[at].run.segments);
     p->count = 0;
     p->used = 0;
+}
+
+void port_flush(port *p, const port_listener *l) {
+    delay_line *d = &p->lines[IO_OUT];
+    if (!line_active(d)) {
+        send_queue(p, l);
+        return;
+    }
+    int64_t now = io_now_ns();
+    for (const waiting *w = p->queue; w < p->queue + p->count; w++)
+        if (line_put(d, now, p->bytes + w->at + SLOT, w->run.len, NULL, &w->run))
+            count(&p->tx_dropped, w->run.segments);
+    p->count = 0;
+    p->used = 0;
+}
+
+void port_release(port *p, int64_t now_ns, const port_listener *l) {
+    parcel *next;
+    while ((next = line_take(&p->lines[IO_OUT], now_ns))) {
+        port_queue_whole(p, &next->run, next->data, next->data + next->run.headers);
+        free(next);
+        if (port_is_full(p))
+            send_queue(p, l);
+    }
+    send_queue(p, l);
 }
 
 /* ---- receiving */

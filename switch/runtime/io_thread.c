@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 /* About what a receive call should bring: it stays in the cache, and no port waits long for another. */
@@ -190,6 +191,17 @@ static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const
     run(o);
 }
 
+/* A frame that came, with its VLAN tag; it must stay until run(). */
+static void enter(io *o, port *p, uint8_t *frame, uint32_t len, const super_header *h) {
+    if (h->gso_type != VIRTIO_NET_HDR_GSO_NONE) {
+        take_super(o, p, frame, len, h);
+        return;
+    }
+    if (h->flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
+        super_complete(frame, len, h->csum_start, h->csum_offset);
+    take(o, p, frame, len, (sw_sum){0, 0, 0});
+}
+
 static void receive(io *o, port *p) {
     unsigned limit = p->batch;
     for (unsigned i = 0; i < limit; i++) {
@@ -208,6 +220,8 @@ static void receive(io *o, port *p) {
         io_tell(o, IO_PORT_UP, p->number, 0);
     }
     size_t bytes = 0;
+    delay_line *back = line_active(&p->lines[IO_IN]) ? &p->lines[IO_IN] : NULL;
+    int64_t now = back ? io_now_ns() : 0;
     for (int i = 0; i < n; i++) {
         struct msghdr *header = &o->messages[i].msg_hdr;
         if (o->addresses[i].sll_pkttype == PACKET_OUTGOING)
@@ -222,13 +236,11 @@ static void receive(io *o, port *p) {
         memcpy(&h, header->msg_iov->iov_base, sizeof h);
         uint32_t len = o->messages[i].msg_len - (uint32_t)sizeof h, untagged = len;
         uint8_t *frame = port_restore_vlan(header, (uint8_t *)header->msg_iov->iov_base + sizeof h, &len);
-        if (h.gso_type != VIRTIO_NET_HDR_GSO_NONE) {
-            take_super(o, p, frame, len, &h);
-            continue;
-        }
-        if (h.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
-            super_complete(frame, len, h.csum_start + (len - untagged), h.csum_offset);
-        take(o, p, frame, len, (sw_sum){0, 0, 0});
+        h.csum_start = (uint16_t)(h.csum_start + (len - untagged));
+        if (!back)
+            enter(o, p, frame, len, &h);
+        else if (line_put(back, now, frame, len, &h, NULL))
+            count(&p->rx_dropped, 1);
     }
     run(o);
     flush(o);
@@ -252,6 +264,49 @@ static void receive_injected(io *o) {
         for (size_t i = 0; i < n; i++)
             free(taken[i]);
     } while (n == BATCH);
+}
+
+/* ---- what was held back */
+
+static void release_in(io *o, port *p, int64_t now_ns) {
+    parcel *next, *done = NULL;
+    while ((next = line_take(&p->lines[IO_IN], now_ns))) {
+        enter(o, p, next->data, next->len, &next->header);
+        next->next = done;
+        done = next;
+    }
+    if (!done)
+        return;
+    run(o);
+    flush(o);
+    while ((next = done)) {
+        done = next->next;
+        free(next);
+    }
+}
+
+/* Lets go what is due, and sets the timer for what will be next. */
+static void release(io *o) {
+    int64_t now = io_now_ns(), next = INT64_MAX;
+    for (size_t i = 0; i < o->port_count; i++) {
+        port *p = o->ports[i];
+        release_in(o, p, now);
+        if (p->lines[IO_OUT].head)
+            port_release(p, now, &o->listener);
+    }
+    for (size_t i = 0; i < o->port_count; i++)
+        for (int direction = IO_IN; direction <= IO_OUT; direction++) {
+            const parcel *first = o->ports[i]->lines[direction].head;
+            if (first && first->due_ns < next)
+                next = first->due_ns;
+        }
+    if (next == o->armed_ns)
+        return;
+    o->armed_ns = next;
+    struct itimerspec when = {{0, 0}, {0, 0}};
+    if (next != INT64_MAX)
+        when.it_value = (struct timespec){next / 1000000000, next % 1000000000};
+    timerfd_settime(o->timer, TFD_TIMER_ABSTIME, &when, NULL);
 }
 
 /* ---- the thread */
@@ -285,17 +340,24 @@ void *io_loop(void *context) {
         if (atomic_load(&o->change))
             apply_change(o);
         for (int i = 0; i < n; i++) {
-            port *p = ready[i].data.ptr;
-            if (p) {
+            void *what = ready[i].data.ptr;
+            port *p = what;
+            uint64_t count;
+            if (what == &o->timer) {
+                ssize_t got = read(o->timer, &count, sizeof count);
+                (void)got; /* nothing there: it was set anew */
+                o->armed_ns = INT64_MAX;
+            } else if (p) {
                 if (p->fd >= 0)
                     receive(o, p);
             } else {
-                uint64_t count;
                 ssize_t got = read(o->wake, &count, sizeof count);
                 (void)got; /* nothing there: somebody else read it, and the queues tell what to do */
                 receive_injected(o);
             }
         }
+        if (atomic_load_explicit(&o->delaying, memory_order_relaxed))
+            release(o);
         if (io_now_ms() >= next_tick) {
             io_tick(o);
             next_tick = io_now_ms() + TICK_MS;

@@ -32,13 +32,14 @@ def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
         log_file=Path("l"),
         log_level="warn",
         stats_socket=Path("/run/s"),
+        delays=(),
         grpc_address="127.0.0.1:50051",
         cpu_port=510,
         drop_port=509,
         super_packets=True,
     )
     assert parse(["x.json", "--no-super-packets"]) == Options(
-        (), 0, Path("x.json"), None, False, None, "info", None, "0.0.0.0:9559", None, 511, False
+        (), 0, Path("x.json"), None, False, None, "info", None, (), "0.0.0.0:9559", None, 511, False
     )
 
 
@@ -66,6 +67,11 @@ def test_simple_switch_grpcs_command_line(tmp_path: Path) -> None:
         ("--no-p4 -- --drop-port 512", "--drop-port: port 512 is beyond 511"),
         ("--no-p4 -- --drop-port 0x1ff", "--drop-port: '0x1ff' is not a number"),
         ("--no-p4 --device-id 18446744073709551616", "--device-id: it is beyond 18446744073709551615"),
+        ("--no-p4 -i 1@a --delay 2:out:1", "--delay: port 2 has no interface"),
+        ("--no-p4 -i 1@a --delay 1:out", "--delay: '1:out' is not PORT:DIRECTION:SECONDS"),
+        ("--no-p4 -i 1@a --delay 1:up:1", "'up' is neither in nor out"),
+        ("--no-p4 -i 1@a --delay 1:out:11", "a delay of 11.0 s cannot be: it is 0 to 10 s"),
+        ("--no-p4 -i 1@a --delay 1:out:nan", "a delay of nan s cannot be"),
         ("--no-p4 --device-id -1", "--device-id"),
         ("--no-p4 --device-id ²", "--device-id: '²' is not a number"),
         ("--no-p4 --device-id " + "9" * 5000, "--device-id: it is beyond"),

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from switch import stats_socket
 from switch.cli import app
+from switch.errors import SwitchError
 from switch.stats_socket import StatsSocket, StatsSocketError, read_stats
 
 PORT = dict.fromkeys(("rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors"), 0)
@@ -29,9 +30,13 @@ ANSWER: dict[str, Any] = {
 }
 
 
+def refuse(request: dict[str, Any]) -> None:
+    raise SwitchError(f"not {sorted(request)}")
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    served = StatsSocket(tmp_path / "stats", lambda: ANSWER)
+    served = StatsSocket(tmp_path / "stats", lambda: ANSWER, refuse)
     yield tmp_path / "stats"
     served.stop()
     served.stop()
@@ -60,7 +65,7 @@ def test_a_socket_that_was_left_over_is_replaced(tmp_path: Path) -> None:
     left = tmp_path / "stats"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(left))
-    served = StatsSocket(left, lambda: ANSWER)
+    served = StatsSocket(left, lambda: ANSWER, refuse)
     try:
         assert read_stats(left) == ANSWER
     finally:
@@ -69,15 +74,15 @@ def test_a_socket_that_was_left_over_is_replaced(tmp_path: Path) -> None:
 
 def test_what_cannot_be_served(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StatsSocketError, match="another switch serves it"):
-        StatsSocket(path, dict)
+        StatsSocket(path, dict, refuse)
     assert read_stats(path) == ANSWER
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StatsSocketError, match="no socket: choose another path"):
-        StatsSocket(tmp_path / "file", dict)
+        StatsSocket(tmp_path / "file", dict, refuse)
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(StatsSocketError, match="cannot put a socket there"):
-        StatsSocket(tmp_path / "missing" / "stats", dict)
-    for refused in (lambda path: StatsSocket(path, dict), read_stats):
+        StatsSocket(tmp_path / "missing" / "stats", dict, refuse)
+    for refused in (lambda path: StatsSocket(path, dict, refuse), read_stats):
         with pytest.raises(StatsSocketError, match="at most 107 bytes: choose a shorter one"):
             refused(tmp_path / ("x" * 120))
 
