@@ -2,9 +2,9 @@
 """Memberships guessed from the packets, for captures that come without.
 
 1. Who sends contributions is a member; where it sends them is its switch. A switch that sends some is a leaf.
-2. Every epoch gives each member a new port: one that sends from a second port is in the next epoch, unless it
-   goes on using the first. A member that was silent in one is then taken for another's: where there are
-   several, only what holds of all contributions of a job is judged: over its epochs their values are the same.
+2. A job has one member a host, and every epoch gives it a new port: a second port begins the next epoch. A
+   member that was silent in one is then taken for one of another. So where there are several, only what holds
+   of all of a job's contributions is judged: over its epochs their values are the same.
 3. W follows from slots that wrap: slot 0 after slot W-1. Where none does it stays unknown.
 """
 
@@ -25,9 +25,6 @@ from .table import Category, Table, UdpChecksum
 from .verify_findings import Findings
 from .verify_tree import Seat, Tree
 
-OVERLAP = 10_000_000
-"""ns that a port may still be seen after its successor: packets that were under way."""
-
 
 @dataclass
 class _Port:
@@ -38,7 +35,7 @@ class _Port:
     port: int
     switch: int
     first: int
-    last: int
+    """When the first was captured."""
     windows: Counter[int] = field(default_factory=Counter)
     elements: Counter[int] = field(default_factory=Counter)
 
@@ -73,11 +70,9 @@ def _collect(table: Table, ports: dict[tuple[int, ...], _Port]) -> None:
     )
     for index, key in enumerate(keys.T.tolist()):
         mine = rows[which.reshape(-1) == index]
-        time = table.time[mine]
         port = ports.setdefault(
-            tuple(key), _Port(key[0], key[1], key[2], key[3], int(time.min()), int(time.max()))
+            tuple(key), _Port(key[0], key[1], key[2], key[3], int(table.time[mine].min()))
         )
-        port.last = max(port.last, int(time.max()))
         port.elements.update(_counts(table.elements[mine]))
         _, first = np.unique(table.chunk[mine], return_index=True)
         chunk, slot, version = (column[mine[first]] for column in (table.chunk, table.slot, table.version))
@@ -94,8 +89,7 @@ def _trees(ports: list[_Port], findings: Findings) -> list[Tree]:
     """Return a job's trees; `ports` in the order of their first packets."""
     epochs: list[list[_Port]] = [[]]
     for port in ports:
-        before = [each for each in epochs[-1] if each.ip == port.ip]
-        if any(each.last <= port.first + OVERLAP for each in before):
+        if any(each.ip == port.ip for each in epochs[-1]):
             epochs.append([])
         epochs[-1].append(port)
     job, number = ports[0].job, len(epochs)
