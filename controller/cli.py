@@ -7,8 +7,11 @@ import importlib
 import importlib.util
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -112,9 +115,37 @@ def _root(
     pass
 
 
-def _unwind(number: int, _frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
-    raise SystemExit(128 + number)
+_AGAIN_S = 0.01
+_ATTEMPTS = 200
+"""Two seconds: who waits there for longer is interrupted all the same."""
+
+
+def _half_locked(frame: FrameType | None) -> bool:
+    """Say whether the code is about to take or release a lock of `threading`, which is written in Python.
+
+    An exception there leaves the lock held, or lost: who unwinds would wait for ever, or fail of it.
+    """
+    if frame is None or frame.f_code.co_filename != threading.__file__:
+        return False
+    return frame.f_code.co_name != "wait" or "gotit" not in frame.f_locals  # set while it waits
+
+
+def _unwinding() -> Callable[[int, FrameType | None], None]:
+    """Return a signal handler that exits where the main thread is, or a moment later."""
+    attempts, code = 0, 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal attempts, code
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the clean-up
+        attempts += 1
+        code = code or 128 + number
+        if attempts < _ATTEMPTS and _half_locked(frame):
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+            return
+        raise SystemExit(code)
+
+    return handle
 
 
 def main() -> None:
@@ -124,7 +155,7 @@ def main() -> None:
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup keeps HUP ignored
-            signal.signal(number, _unwind)
+            signal.signal(number, _unwinding())
     try:
         app()
     except P4ReduceError as error:
