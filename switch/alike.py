@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from switch import ir
+from switch.touched import touched
 
 DIFFERS = "s->differs = 1;"
 """The C statement that marks it."""
@@ -115,7 +116,7 @@ class Alike:
 
     def reads(self, x: object) -> bool:
         """Whether an expression, place or calculation touches what differs."""
-        return any(self._differs(part) for part in _parts(x))
+        return any(self._differs(part) for part in touched(x))
 
     # ---- fields
 
@@ -277,17 +278,3 @@ def _headers(ref: ir.HeaderRef) -> tuple[ir.Header, ...]:
     assert ref.union is not None
     unions = ref.union.stack.elements if ref.union.stack is not None else (ref.union.example,)
     return tuple(u.members[ref.member] for u in unions)
-
-
-def _parts(x: object) -> Iterator[object]:
-    """Every field, header and payload that is touched inside an expression, place, calculation or operand."""
-    todo = [x]
-    while todo:
-        part = todo.pop()
-        if isinstance(part, ir.FieldRef):
-            yield part
-            todo.append(part.header.index)
-        elif isinstance(part, ir.HeaderRef | ir.UnionRef | ir.Payload):
-            yield part
-        elif not isinstance(part, ir.Valid | ir.ValidBit):
-            todo += ir.inside(part)

@@ -74,6 +74,7 @@ def _program(program: ir.Program, trace: Trace) -> str:
         controls.pipeline(program.egress),
         parsers.deparser(),
         _reset_metadata(program, layout),
+        _before_parsing(layout),
         Writes(program, layout).function(_target_headers(program), known.versions),
         _copy_list(program, layout, bounds),
         _digest(program, layout, bounds),
@@ -157,6 +158,11 @@ def _reset_metadata(program: ir.Program, layout: Layout) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def _before_parsing(layout: Layout) -> str:
+    lines = [f"    h->{place}.valid = 0;" for place in layout.late]
+    return "\n".join(["static void p4_no_late_headers(phv *h) {", "    (void)h;", *lines, "}"]) + "\n"
+
+
 def _copy_list(program: ir.Program, layout: Layout, bounds: Bounds) -> str:
     """Field lists of clone, resubmit, recirculate: each field goes from one phv to the other."""
     b = Block()
@@ -224,6 +230,7 @@ def _description(
         "    .meters = meter_descs,\n"
         "    .groups = group_descs,\n"
         "    .phv_bytes = sizeof(phv),\n"
+        f"    .zeroed_bytes = {f'offsetof(phv, {layout.late[0]})' if layout.late else 'sizeof(phv)'},\n"
         f"    .scratch_bytes = {scratch},\n"
         f"    .header_bytes = {header},\n"
         f"    .alike = {int(alike)},\n"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from switch import ir
+from switch.touched import touched
 
 # fmt: off
 _KEYWORDS = {
@@ -60,6 +61,8 @@ def storage(width: int) -> int:
 
 # headers from so many bits on start on a cache line: their vectors then do not straddle two
 LARGE = 512
+# headers from so many bits on are zeroed only where the parser leaves them invalid
+LATE = 2048
 
 
 class Namer:
@@ -117,6 +120,25 @@ class Block:
         return "\n".join(self.lines) + "\n"
 
 
+def _unread_by_parser(program: ir.Program) -> set[int]:
+    """Ids of large headers that the parser does nothing with but extract them, whole."""
+    found = {h.id for h in program.headers.values() if not h.metadata and h.type.max_bits >= LATE}
+    found -= {h.id for h in program.headers.values() if h.type.varbit is not None}
+    used: list[object] = []
+    for state in program.parser.states.values():
+        used += state.key
+        used += [op.length if isinstance(op, ir.Extract) else op for op in state.ops]
+    for part in touched(tuple(used)):
+        if isinstance(part, ir.FieldRef):
+            part = part.header
+        if not isinstance(part, ir.HeaderRef):
+            continue
+        if part.header is None:  # one of a stack's, which is not ours
+            continue
+        found.discard(part.header.id)
+    return found
+
+
 class Layout:
     """C types and lvalues of a program's headers, and places of its arrays."""
 
@@ -159,11 +181,16 @@ class Layout:
                 self.members.append(f"{self.union_names[u.type]} {self.union_places[u.id]};")
             for header, member in zip(u.members, self.union_members[u.type], strict=True):
                 self.places[header.id] = f"{self.union_places[u.id]}.{member}"
-        for h in program.headers.values():
-            if h.id not in self.places:
-                self.places[h.id] = members(h.name)
-                align = "_Alignas(64) " if h.type.max_bits >= LARGE else ""
-                self.members.append(f"{align}{self.type_names[id(h.type)]} {self.places[h.id]};")
+        plain = [h for h in program.headers.values() if h.id not in self.places]
+        unread = _unread_by_parser(program)
+        # Places of headers at the end of the phv, whose fields are set or zeroed by the end of parsing.
+        self.late: list[str] = []
+        for h in sorted(plain, key=lambda h: h.id in unread):
+            self.places[h.id] = members(h.name)
+            align = "_Alignas(64) " if h.type.max_bits >= LARGE else ""
+            self.members.append(f"{align}{self.type_names[id(h.type)]} {self.places[h.id]};")
+            if h.id in unread:
+                self.late.append(self.places[h.id])
         self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
         if self.members:
             self.members[0] = "_Alignas(64) " + self.members[0].removeprefix("_Alignas(64) ")

@@ -71,6 +71,8 @@ class Parsers:
             with b.nest(""):
                 self._state(c.expressions, b, state, labels)
         b.label("done")
+        for place in self.layout.late:
+            b.line(f"if (!h->{place}.valid) memset(&h->{place}, 0, sizeof h->{place});")
         if self.trace.on:
             with b.nest("if (k->error)"):
                 self.trace.event(b, "PARSER_ERROR", "k->error")

@@ -173,7 +173,7 @@ typedef struct sw_program {
     const sw_array_desc *counters;
     const sw_array_desc *meters;
     const sw_register_group *groups;
-    size_t phv_bytes, scratch_bytes, header_bytes;
+    size_t phv_bytes, zeroed_bytes, scratch_bytes, header_bytes;
     uint8_t alike; /* whether the program tells when it treats a super-packet's segments differently: alike.py */
     void (*run)(sw *s, const sw_packet *in, const sw_sink *sink);
 } sw_program;

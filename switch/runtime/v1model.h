@@ -274,7 +274,9 @@ static void sw_drain(sw_run *r) {
 static void p4_run(sw *s, const sw_packet *in, const sw_sink *sink) {
     sw_run r = {.s = s, .sink = sink};
     phv *h = (phv *)s->phv[0];
-    memset(h, 0, s->prog->phv_bytes); /* a size that gcc does not see: its own "rep stos" starts slowly */
+    /* A size that gcc does not see: its own "rep stos" starts slowly. What comes after it the parser sets. */
+    memset(h, 0, s->prog->zeroed_bytes);
+    p4_no_late_headers(h);
     sw_pkt k = {.data = in->data, .len = in->len, .ingress_len = in->len, .reg_len = in->len, .truncate = UINT32_MAX,
                 .sum = in->sum};
     sm_set_ingress_port(h, in->port);

@@ -265,3 +265,27 @@ def test_empty_and_large_packets() -> None:
         assert d.process([(0, big)]) == [(1, big)]
         assert d.process([(0, big + b"x")]) == []
         assert d.stats().too_long == 1
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_a_large_header_is_zero_where_a_packet_lacks_it(look: bool) -> None:
+    """Also after a packet that had it, and where the parser itself reads it before it is there."""
+    large = [(f"v{i}", 32) for i in range(64)]
+    b = simple([("a", 32), ("b", 32)])
+    b.header("g", large)
+    ops = b.root["parsers"][0]["parse_states"][0]["parser_ops"]
+    if look:
+        ops.append({"op": "set", "parameters": [field("h", "b"), field("g", "v63")]})
+    ops.append(extract("g"))
+    reads = [assign(field("h", "a"), field("g", "v0"))]
+    reads += [] if look else [assign(field("h", "b"), field("g", "v63"))]
+    b.run("read", [*reads, to_port(1)])
+    whole = bytes(range(1, 201)) + bytes(range(1, 65))
+    short = b"\xff" * 9
+    with SwitchDevice.load(b.json) as d:
+        for sent in ([short], [whole, short], [whole, short, whole]):
+            for packet, (port, out) in zip(sent, d.process([(0, p) for p in sent]), strict=True):
+                has = packet is whole
+                first = packet[8:12] if has else bytes(4)
+                last = packet[260:264] if has and not look else bytes(4)
+                assert (port, out) == (1, first + last + packet[8:])
