@@ -26,6 +26,7 @@ from bench.errors import WrongSumError
 from controller.cli import app
 from topologies import jobs, manager
 from topologies import record as records
+from topologies.errors import NetworkError
 from topologies.record import NetRecord, new_record
 from topologies.spec import star
 from topologies.targets import Bmv2Target, EmbeddedTarget, Target
@@ -303,6 +304,28 @@ def test_a_run_begins_nothing_that_its_time_does_not_allow() -> None:
     outcome = run.all([cell(), cell("float32")])
     assert [r.by for r in outcome.results] == [{"p4reduce": "the set's 1 s were over"}] * 2
     assert said == []
+
+
+def test_a_network_that_does_not_come_up_costs_its_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def up(spec: Any, **_: Any) -> NetRecord:
+        raise NetworkError("bench-x", "no memory" if len(spec.hosts) == 4 else "no luck")
+
+    monkeypatch.setattr(manager, "up", up)
+    run = Run(peers=[], budget_s=1.0, limit_s=None, elements=64, say=lambda _: None, progress=lambda _: None)
+    outcome = run.all([cell(), cell("float32"), cell(workers=2)])
+    assert [r.by["p4reduce"] for r in outcome.results] == ["bench-x: no memory"] * 2 + ["bench-x: no luck"]
+
+
+def test_what_was_measured_is_shown_when_it_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_cells(self: Run, cells: Any, running: Any) -> None:
+        self.outcome.results.append(result(Figures((1.0,), 1, 0)))
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Run, "all", all_cells)
+    done = invoke("bench", "allreduce", "--targets", "embedded")
+    assert done.exit_code == 143
+    assert "goodput a worker" in done.stdout
+    assert "it ended early" in done.stderr
 
 
 # ---- whole runs
