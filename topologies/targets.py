@@ -106,7 +106,7 @@ class EmbeddedTarget(Target):
     replicas = 65535  # replication ids have 16 bits
     memory_mb = 200
     super_packets = True
-    holds_back = False
+    holds_back = True
 
     def missing(self) -> str | None:
         """See Target.missing."""
