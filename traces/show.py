@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address
@@ -115,7 +115,7 @@ def numbers(option: str, text: str | None) -> range | None:
     return range(int(first), int(last) + 1)
 
 
-def ours(table: Table, switches: set[int]) -> Table:
+def ours(table: Table, switches: Collection[int]) -> Table:
     """Let packets between others than the switches be OTHER: their ports are job ports by chance."""
     if not switches:
         return table
