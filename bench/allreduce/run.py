@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -166,7 +167,9 @@ class Run:
                 continue
             self.say(f"  {words_of_cell(cell)}: {group.kind}{self._left()}")
             try:
-                by[group.kind] = group.measure(cell, self.budget_s, least_s)
+                by[group.kind] = group.measure(
+                    cell, self.budget_s, least_s, min(CELL_LIMIT_S, self._time_left())
+                )
             except SkippedError as error:
                 by[group.kind] = error.why
         told = groups[0].told
@@ -196,10 +199,13 @@ class Run:
         each = (ways * (self.budget_s + min(2 * least_seconds(c), CELL_LIMIT_S) + 0.5) for c in cells)
         return sum(each) + sum(map(self._start_cost, places))
 
-    def _time_for(self, seconds: float) -> bool:
+    def _time_left(self) -> float:
         if self.limit_s is None:
-            return True
-        return time.monotonic() - self._begun + seconds < self.limit_s - MARGIN_S
+            return math.inf
+        return self.limit_s - MARGIN_S - (time.monotonic() - self._begun)
+
+    def _time_for(self, seconds: float) -> bool:
+        return seconds < self._time_left()
 
     def _over(self) -> str:
         return f"the set's {self.limit_s:g} s were over"
