@@ -32,7 +32,7 @@ _EXTRAS = {
     "p4c-bm2-ss": ("recompiling the P4 program (make p4)", "p4lang's package p4lang-p4c"),
     "tshark": ("reading captures with Wireshark's dissectors", "apt-get install tshark"),
     "iperf3": ("TCP and UDP across the network beside jobs", "apt-get install iperf3"),
-    "iperf": ("the iperf command of net cli", "apt-get install iperf telnet"),
+    "iperf": ("the iperf command of net cli", "apt-get install iperf"),
 }
 """Commands that nothing depends on: what each is for, and how it is got."""
 _QDISCS = {

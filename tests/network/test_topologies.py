@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -217,7 +218,8 @@ def test_a_delay_is_made_or_refused(racks: NetRecord) -> None:
 
 # ---- Mininet's own command line, and pictures
 def test_mininet_s_own_command_line(racks: NetRecord) -> None:
-    script = "nodes\nnet\ndump\npingall\nh1 echo $((6*7)) in h1\nh1 ping -c 1 h4\nexit\n"
+    iperf = "iperf h1 h3\n" if shutil.which("iperf") else ""
+    script = f"nodes\nnet\ndump\npingall\nh1 echo $((6*7)) in h1\nh1 ping -c 1 h4\n{iperf}exit\n"
     program = "from controller.cli import main; main()"
     before = {process.pid for process in processes.inside(racks)}
     done = subprocess.run(
@@ -236,6 +238,7 @@ def test_mininet_s_own_command_line(racks: NetRecord) -> None:
     assert "Results: 0% dropped (12/12 received)" in said
     assert "42 in h1" in said
     assert "1 packets transmitted, 1 received" in said
+    assert not iperf or re.search(r"Results: \['[\d.]+ \w+/sec', '[\d.]+ \w+/sec'\]", said), said
     # Its shells have gone, the network has not.
     assert {process.pid for process in processes.inside(racks)} == before
     assert records.load(racks.name).dead() == []

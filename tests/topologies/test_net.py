@@ -247,7 +247,7 @@ def test_the_command_line(target: Target, name: str) -> None:
     assert up.exit_code == 0, up.output
     assert f"network {name} is up: h1 to h2 (10.0.0.1 to 10.0.0.2) on s1 ({target.name}" in up.output
     status = runner.invoke(app, ["net", "status", "--json"])
-    (shown,) = [net for net in json.loads(status.output) if net["name"] == name]
+    (shown,) = [net for net in json.loads(status.stdout) if net["name"] == name]
     assert (shown["state"], shown["dead"], len(shown["hosts"])) == ("up", [], 2)
     down = runner.invoke(app, ["net", "down", "--net", name])
     assert down.output == f"network {name} is down\n"
