@@ -204,7 +204,7 @@ def _limit(
     elif life.full >= OFTEN and life.most > 1:
         held = "its window W" if life.most >= life.window > 0 else "its congestion window"
         what = "window"
-        why = f"{held} was full after {life.full:.0%} of the times they sent, with {life.most} chunks under way at most"
+        why = f"{held} was full, {life.most} chunks, after {life.full:.0%} of the times that they sent"
     else:
         what, why = (
             "senders",
@@ -307,16 +307,16 @@ def _loss(job: int, name: str, numbers: dict[str, Any], life: _Life) -> Finding:
     if numbers["spoilt"]:
         told.append(f"{numbers['spoilt']} were spoilt (wrong checksum)")
     told.append(
-        f"{numbers['retransmitted']} contributions were sent again: {numbers['lost']} where all had contributed "
-        f"and no result came, {numbers['lost_after']} after a result was seen, {numbers['waiting']} while others "
-        "were missing"
+        f"{numbers['retransmitted']} contributions were sent again: {numbers['lost']} where all had "
+        f"contributed and no result came, {numbers['lost_after']} after a result was seen, "
+        f"{numbers['waiting']} while others were missing"
     )
     if len(recovery):
         numbers["recovery_ms"] = round(float(np.median(recovery)), 3)
         numbers["most_recovery_ms"] = round(float(recovery.max()), 3)
         told.append(
-            f"it took {np.median(recovery):.3f} ms (median; at most {recovery.max():.3f}), where a chunk usually "
-            f"lives {life.median / 1e6:.3f}"
+            f"it took {np.median(recovery):.3f} ms (median; at most {recovery.max():.3f}), where a chunk "
+            f"usually lives {life.median / 1e6:.3f}"
         )
     numbers["member"] = name
     return Finding(

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lives of chunks as a capture shows them: when each member sent one, and when it got the result.
 
-What `trace explain` counts with. Memory grows with the chunks of a run, by 64 bytes a member, and not with its
-packets' values.
+What `trace explain` counts with. Memory grows with the chunks of a run, by 64 bytes a member.
 """
 
 from __future__ import annotations
