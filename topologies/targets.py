@@ -45,6 +45,8 @@ class Target(ABC):
 
     holds_back: bool
     """Whether it can delay packets at its ports."""
+    ports_go_down: bool
+    """Whether its ends of links may be taken down while it runs."""
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -107,6 +109,7 @@ class EmbeddedTarget(Target):
     memory_mb = 200
     super_packets = True
     holds_back = True
+    ports_go_down = True
 
     def missing(self) -> str | None:
         """See Target.missing."""
@@ -132,6 +135,8 @@ class Bmv2Target(Target):
     memory_mb = 300
     super_packets = False
     holds_back = False
+    # It hangs in libpcap until that end is up again and a packet comes (behavioral-model issue 1215).
+    ports_go_down = False
 
     def missing(self) -> str | None:
         """See Target.missing."""
