@@ -34,7 +34,7 @@ from wire.constants import NET_VARIABLE
 
 pytestmark = pytest.mark.root
 
-LEASE_S = 4.0
+LEASE_S = 5.0
 HOSTS = ["h1", "h2", "h3"]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "workers.md"
 COMMAND = [sys.executable, "-c", "from controller.cli import main; main()", "worker", "run"]
@@ -128,7 +128,7 @@ def test_a_worker_held_for_longer_than_its_lease_is_lost_to_all_and_told_so(net:
 
 def test_a_call_that_times_out_names_the_worker_that_is_held(net: Net, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        job = Troubled(net, stack, "late", tmp_path, many(net), "--call-timeout", "2.5")
+        job = Troubled(net, stack, "late", tmp_path, many(net), "--call-timeout", "2")
         job.until(1, "done")
         with held(net, "h2"):
             # Whoever's time is up first asks the switch; the other is told of that.
@@ -137,7 +137,7 @@ def test_a_call_that_times_out_names_the_worker_that_is_held(net: Net, tmp_path:
         for message in told:
             assert "rank 1 (host h2)" in message["lost"]
             if message["kind"] == "StalledError":
-                assert "no result for 2.5 s" in message["lost"]
+                assert "no result for 2 s" in message["lost"]
                 assert "The switch has nothing of rank 1 (host h2) for chunk" in message["lost"]
         assert "waiting for rank 1 (host h2)" in job.until(1, "lost")["lost"]
         job.finish()
