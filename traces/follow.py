@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wire.control import ControlClient, ControlError
 
-from .members import Epoch, epoch_of, write
+from .members import Epoch, epoch_of, read, write
 
 WAIT_SECONDS = 0.5
 """How long the controller is asked to wait for an event."""
@@ -33,7 +33,9 @@ class EpochFollower:
         self._thread = threading.Thread(target=self._run, name="epochs", daemon=True)
 
     def __enter__(self) -> EpochFollower:
-        write(self._file, [])
+        if self._file.exists():  # of a recorder that died and was started again
+            self._known = {(epoch.epoch, epoch.job): epoch for epoch in read(self._file)}
+        write(self._file, list(self._known.values()))
         self._thread.start()
         self._asked.wait(STOP_SECONDS)  # so that what runs already is known before the first packet
         return self

@@ -19,6 +19,7 @@ from tests.traces.made import START, enhanced, frames, interface, old, option, p
 from traces import files, members
 from traces.decoder import NativeDecoder
 from traces.errors import MembersError, PayloadError, TraceFileError
+from traces.names import MEMBERSHIPS
 from traces.reference import NumpyDecoder
 from traces.structs import RECORD, Found
 from traces.table import Category, Direction, Problem, Source, Table, UdpChecksum, concat
@@ -405,7 +406,7 @@ def test_memberships_are_read_as_they_were_written(tmp_path: Path) -> None:
     place = members.SwitchPlace("s1", "10.0.255.1")
     member = members.Member(0, "h1", "10.0.0.1", 5001, 0, "s1", "h1-s1")
     epoch = members.Epoch(3, "one", 7, 8, 2, 64, 1, 1 << 40, 0, (place,), (member,), 5, None)
-    path = tmp_path / members.FILE
+    path = tmp_path / MEMBERSHIPS
     members.write(path, [epoch])
     assert members.load([tmp_path / "s1-h1.pcapng", tmp_path]) == [epoch]
     assert members.load([tmp_path / "d" / "x.pcap"]) == []

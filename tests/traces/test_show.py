@@ -20,6 +20,7 @@ from tests.traces.made import START, enhanced, frames, interface, option, payloa
 from traces import members
 from traces.cli import app
 from traces.errors import FilterError, TraceFileError
+from traces.names import MEMBERSHIPS
 
 W = 4
 JOB = 3
@@ -67,7 +68,7 @@ class Capture:
         if epochs is None:
             epochs = [epoch(7, (5001, 5002), START)]
         if epochs:
-            members.write(folder / members.FILE, epochs)
+            members.write(folder / MEMBERSHIPS, epochs)
         return folder
 
 
@@ -154,7 +155,7 @@ def test_where_it_cannot_know_it_says_so(tmp_path: Path) -> None:
     c.write(half)
     (half / "s1-h2.pcapng").unlink()
     assert verdicts(half) == ["?", "?", "?", "result", "replayed", "?"]
-    (half / members.FILE).unlink()
+    (half / MEMBERSHIPS).unlink()
     assert verdicts(half) == ["?", "?", "?", "result", "?", "?"]
 
 
@@ -238,7 +239,7 @@ def test_packets_that_pass_to_another_switch(tmp_path: Path) -> None:
     name = option(3, b"link end s2-h1")
     data = section() + interface(option(9, b"\x09"), name) + enhanced(frames(payloads(), job=JOB)[0], START)
     put(tmp_path, data, "s2-h1.pcapng")
-    members.write(tmp_path / members.FILE, [epoch(7, (5001, 5002), START)])
+    members.write(tmp_path / MEMBERSHIPS, [epoch(7, (5001, 5002), START)])
     assert verdicts(tmp_path) == ["passing"]
 
 
