@@ -206,10 +206,10 @@ class Verifier:
         for switch, (wrong, right) in enumerate(epoch.sums.matched.tolist()):
             if not tree.inferred or wrong <= right:
                 continue
-            member = f"{tree.job}/{tree.epoch}/{epoch.sums.switch_name(switch)}"
+            whose = f"{tree.job}/{tree.epoch}/{epoch.sums.switch_name(switch)}"
             why = "sums: most are not those of the members that the capture shows, so some may not be in it"
             for rule in (Rule.SUM, Rule.EXPONENT):
-                self.findings.withdraw(rule, member, why)
+                self.findings.withdraw(rule, whose, why)
 
     def _captured(self, tree: Tree, seat: int) -> bool:
         link = tree.seats[seat].link
