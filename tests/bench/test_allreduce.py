@@ -343,7 +343,13 @@ def test_what_was_measured_is_shown_when_it_ends_early(monkeypatch: pytest.Monke
 # ---- whole runs
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.allreduce.cli.BUDGET_S", 0.05)
+
+
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 def test_it_measures_each_target_and_leaves_nothing(target: Target, tmp_path: Path) -> None:
     done = invoke(*TINY, "--workers", "2", "--targets", target.name, "--loss", "0,10", "--links", "100mbit")
     tree = json.loads(done.stdout)
@@ -364,6 +370,7 @@ def test_it_measures_each_target_and_leaves_nothing(target: Target, tmp_path: Pa
 
 
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"allreduce-{os.getpid()}"
     with manager.network(star(3), name=name, target=target.name, elements=64) as record:
@@ -395,6 +402,7 @@ def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest
 
 
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 @pytest.mark.skipif(gloo.missing() is not None, reason=str(gloo.missing()))
 def test_gloo_is_measured_on_the_same_links() -> None:
     words = [*TINY[:-4], "--peers", "gloo", "--json", "-", "--workers", "2", "--targets", "embedded"]
