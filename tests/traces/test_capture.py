@@ -128,7 +128,7 @@ def test_files_are_a_ring_and_say_what_was_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="no-such: .* there is no such interface"):
+    with pytest.raises(CaptureError, match=r"no-such: .* there is no such interface"):
         Tap("no-such", Workspace())
     (tmp_path / "s1-h1.pcapng").touch()
     with pytest.raises(CaptureError, match=r"holds captures already \(s1-h1\.pcapng\): remove them"):
