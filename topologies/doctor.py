@@ -81,10 +81,11 @@ def _system() -> Iterator[Finding]:
     memory = preflight.available_memory_mb()
     each = targets()["embedded"].memory_mb
     if memory is not None:
-        fits = f"{memory} MB are available, {each} MB a switch"
+        least = preflight.memory_mb(1, 1, each)
+        fits = f"{memory} MB are available; the smallest network takes {least}, each further switch {each}"
         yield (
             Finding("memory", OK, fits)
-            if memory >= each
+            if memory >= least
             else Finding("memory", BAD, f"{fits}: end other programs, or give the machine more")
         )
 

@@ -66,7 +66,7 @@ def up(
     if listen is not None:
         parse_address("--listen", listen)
     chosen = choose(target)
-    preflight.check(chosen.memory_mb * len(spec.switches))
+    preflight.check(preflight.memory_mb(len(spec.switches), len(spec.hosts), chosen.memory_mb))
     if pcap is not None:
         pcap = pcap.absolute()
         try:
