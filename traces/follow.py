@@ -16,6 +16,8 @@ WAIT_SECONDS = 0.5
 """How long the controller is asked to wait for an event."""
 RETRY_SECONDS = 0.2
 STOP_SECONDS = 5.0
+LAST_SECONDS = 1.0
+"""How long the last call may take."""
 
 
 class EpochFollower:
@@ -63,7 +65,7 @@ class EpochFollower:
 
     def _look_once(self) -> None:
         try:
-            with ControlClient(self._socket, seconds=STOP_SECONDS) as client:
+            with ControlClient(self._socket, seconds=LAST_SECONDS) as client:
                 self._look(client)
         except ControlError:
             return  # it has ended before us: what is known stays
