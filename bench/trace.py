@@ -28,7 +28,6 @@ ROUND = 4096
 """Chunks that are made at once."""
 REPEATED = 0.01
 """Of the contributions."""
-LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,10 @@ _CHECK = ("-o", "udp.check_checksum:TRUE")
 def measured(what: str, argv: list[str], packets: int, lines: int) -> Reading:
     """Run a program that reads the capture; BenchError unless it prints that many lines (-1: some)."""
     began = time.monotonic()
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors)
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as child,
+    ):
         assert child.stdout is not None
         found = sum(1 for _ in child.stdout)
         _, code, usage = os.wait4(child.pid, 0)
