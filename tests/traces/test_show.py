@@ -313,3 +313,43 @@ def test_golden_captures(target: str) -> None:
             one, other = (np.array(each["values"], np.int32) for each in by_chunk[key])
             assert (one + other).tolist() == result["values"]
             assert result["e0"] == max(each["e0"] for each in by_chunk[key])
+
+
+def test_a_leaf_and_its_parent(tmp_path: Path) -> None:
+    places = (members.SwitchPlace("s1", "10.0.255.1"), members.SwitchPlace("s2", "10.0.255.2", "s1"))
+    seats = (
+        members.Member(0, "h1", "10.0.0.1", 5001, 0, "s2", "h1-s2"),
+        members.Member(1, "h2", "10.0.0.2", 5002, 0, "s1", "h2-s1"),
+        members.Member(-1, "s2", "10.0.255.2", 6001, 1, "s1", "s1-s2"),
+    )
+    told = members.Epoch(JOB, "one", 7, W, 1, 64, 2, 0, 0, places, seats, START)
+    files: dict[str, bytes] = {}
+    now = START
+
+    def put_on(end: str, up: bool, host: str, port: int, switch: str) -> None:
+        nonlocal now
+        now += 1000
+        made_frames = frames(payloads(up=up), up=up, job=JOB, host=host, port=port)[0]
+        at = 30 if up else 26
+        frame = made_frames[:at] + bytes(map(int, switch.split("."))) + made_frames[at + 4 :]
+        # Another address in the pseudo-header: the UDP checksum is left out, as it may be.
+        frame = made.ip_sum(frame[:40] + b"\0\0" + frame[42:])
+        head = section() + interface(option(9, b"\x09"), option(3, f"link end {end}".encode()))
+        files[end] = files.get(end, head) + enhanced(frame, now)
+
+    leaf, root = "10.0.255.2", "10.0.255.1"
+    put_on("s2-h1", True, "10.0.0.1", 5001, leaf)  # alone at the leaf: all that it waits for
+    put_on("s1-s2", True, leaf, 6001, root)
+    put_on("s2-h1", True, "10.0.0.1", 5001, leaf)  # no result yet
+    put_on("s1-s2", True, leaf, 6001, root)
+    put_on("s1-h2", True, "10.0.0.2", 5002, root)
+    put_on("s1-s2", False, leaf, 6001, root)
+    put_on("s1-h2", False, "10.0.0.2", 5002, root)
+    put_on("s2-h1", False, "10.0.0.1", 5001, leaf)
+    for end, data in files.items():
+        put(tmp_path, data, f"{end}.pcapng")
+    members.write(tmp_path / MEMBERSHIPS, [told])
+    assert verdicts(tmp_path) == [
+        *("completed", "absorbed", "partial again", "duplicate", "completed", "result", "result", "result"),
+    ]
+    assert [each["worker"] for each in shown(tmp_path)] == ["h1", "s2", "h1", "s2", "h2", "s2", "h2", "h1"]
