@@ -70,7 +70,6 @@ class Target(ABC):
         ports: Mapping[int, str],
         grpc: str,
         directory: Path,
-        pcap: str | None,
         super_packets: bool = True,
         flags: Sequence[str] = (),
     ) -> list[str]:
@@ -85,7 +84,6 @@ class Target(ABC):
             str(device_id),
             *interfaces,
             "--no-p4",
-            *(["--pcap", pcap] if pcap else []),
             *(["--no-super-packets"] if self.super_packets and not super_packets else []),
             *self.extra_flags(directory, device_id),
             *flags,
@@ -219,14 +217,13 @@ class SwitchProcess(LoggedProcess):
         log: Path,
         directory: Path,
         grpc: str | None = None,
-        pcap: str | None = None,
         super_packets: bool = True,
         flags: Sequence[str] = (),
     ) -> None:
         self.target = target
         self.name = name
         self.grpc = grpc or f"127.0.0.1:{free_port()}"
-        argv = target.command(device_id, ports, self.grpc, directory, pcap, super_packets, flags)
+        argv = target.command(device_id, ports, self.grpc, directory, super_packets, flags)
         try:
             super().__init__(argv, log=log, directory=directory)
         except OSError as error:
