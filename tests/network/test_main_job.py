@@ -87,7 +87,7 @@ def test_it_trains_checks_itself_and_leaves_captures_alone(target: Target, tmp_p
             sums = [
                 f for f in frames if f[12:14] == b"\x08\x00" and f[ports] == job_port(0).to_bytes(2, "big")
             ]
-            # 630 all-reduces of 9,610 values and at least one header packet each, whatever was lost on the way.
+            # 630 all-reduces of 9,610 values, and at least one header packet each, whatever was lost.
             assert len(sums) > 630 * (9610 // ELEMENTS + 1) * share
             assert {len(f) for f in sums} == {frame_bytes(ELEMENTS)}
 
