@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from controller.cli import app
 from topologies import jobs, links, manager, processes
 from topologies import record as records
-from topologies.builders import describe
+from topologies.builders import TOPOLOGIES, describe
 from topologies.errors import NetworkError
 from topologies.record import NetRecord
 from topologies.spec import NetworkSpec, Way
@@ -131,10 +131,11 @@ def small(topology: str) -> NetworkSpec:
     ("topology", "switch"),
     [
         ("leaf-spine", "embedded"),
-        pytest.param("leaf-spine", "bmv2", marks=pytest.mark.slow),
         ("dumbbell", "embedded"),
+        pytest.param("star", "embedded", marks=pytest.mark.slow),
         pytest.param("tree", "embedded", marks=pytest.mark.slow),
         pytest.param("fat-tree", "embedded", marks=pytest.mark.slow),
+        *(pytest.param(name, "bmv2", marks=pytest.mark.slow) for name in TOPOLOGIES if name != "racks"),
     ],
 )
 def test_everybody_reaches_everybody(topology: str, switch: str) -> None:
