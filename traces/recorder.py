@@ -114,15 +114,15 @@ class RingFile:
 class _End:
     """A link end that is being recorded."""
 
-    def __init__(self, name: str, tap: Tap, file: RingFile) -> None:
-        self.name, self.tap, self.file = name, tap, file
+    def __init__(self, name: str, tap: Tap, file: RingFile, space: Workspace) -> None:
+        self.name, self.tap, self.file, self.space = name, tap, file, space
         self.began = time.time_ns()
         self.error: str | None = None
 
     def take(self, most: int) -> bool:
         """Write what is there; say whether there may be more. Raises CaptureError."""
         for _ in range(most):
-            taken = self.tap.take()
+            taken = self.tap.take(self.space)
             if not taken:
                 return False
             self.file.write(taken)
@@ -167,12 +167,12 @@ class Recorder:
         with ExitStack() as stack:
             workspace = Workspace()
             for end, interface in self._interfaces.items():
-                tap = Tap(interface, workspace, self._jobs)
+                tap = Tap(interface, self._jobs)
                 stack.callback(tap.close)
                 described = blocks.interface(interface, f"{DESCRIPTION}{end}", SNAPLEN)
                 file = RingFile(self._out, end, blocks.section(APPLICATION) + described, *self._ring)
                 stack.callback(file.close)
-                self._ends.append(_End(end, tap, file))
+                self._ends.append(_End(end, tap, file, workspace))
             self._stack = stack.pop_all()
         return self
 

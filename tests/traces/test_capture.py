@@ -19,7 +19,7 @@ from tests.controller.office import Office
 from tests.controller.served import Served
 from tests.traces.made import payloads
 from traces import members
-from traces.capture import Tap, Workspace, job_filter
+from traces.capture import Tap, job_filter
 from traces.errors import CaptureError
 from traces.files import merged, read
 from traces.follow import EpochFollower
@@ -129,7 +129,7 @@ def test_files_are_a_ring_and_say_what_was_dropped(tmp_path: Path) -> None:
 @pytest.mark.root
 def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match=r"no-such: .* there is no such interface"):
-        Tap("no-such", Workspace())
+        Tap("no-such")
     (tmp_path / "s1-h1.pcapng").touch()
     with pytest.raises(CaptureError, match=r"holds captures already \(s1-h1\.pcapng\): remove them"):
         prepare(tmp_path)
