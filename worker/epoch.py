@@ -2,9 +2,9 @@
 """A rank's packets in one epoch, and how they are carried into the next (docs/protocol.md, Epochs).
 
 A change of epoch: `stop`; then `resume` where the members stay, or `fetch` what another rank has and end
-where they do not. `resume` takes the ring's packets from the new g0 on out of it (worker.kept) and makes a ring of
-the new W; they are sent again from there, all before any new one, whether an all-reduce runs or not. A result
-known from before counts for the send rule when it comes again, and is not delivered.
+where they do not. `resume` takes the ring's packets from the new g0 on out of it (worker.kept) and makes a
+ring of the new W; they are sent again from there, all before any new one, whether an all-reduce runs or not.
+A result known from before counts for the send rule when it comes again, and is not delivered.
 """
 
 from __future__ import annotations
