@@ -14,12 +14,14 @@ import typer
 from bench import terminal
 from bench.allreduce import options
 from bench.allreduce.cli import bench_allreduce
+from bench.trace import bench_trace
 
 if TYPE_CHECKING:
     from bench.switch import Rate
 
 app = typer.Typer(help="Benchmarks and comparisons, each prints a table.", no_args_is_help=True)
 app.command("allreduce")(bench_allreduce)
+app.command("trace")(bench_trace)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -137,16 +137,17 @@ def _beside(record: NetRecord, name: str, nbytes: int, rate_bps: int) -> Beside:
             group.ask(DTYPE, nbytes, 1, limit_s)  # which warms up
             found = group.ask(DTYPE, nbytes, REPEATS, limit_s)
         after, seconds = verdicts.of_ports(reader, [port]).ingress.get(port, {}), perf_counter() - started
+    retransmissions = int(found.counts["retransmissions"])
     packets = {v: n - before.get(v, (0, 0))[0] for v, (n, _) in after.items()}
     octets = sum(n - before.get(v, (0, 0))[1] for v, (_, n) in after.items())
     total = sum(packets.values())
     if flood is None:
-        return Beside(name, found.seconds, found.retransmissions, 0.0, 0.0, {})
+        return Beside(name, found.seconds, retransmissions, 0.0, 0.0, {})
     if packets.get(flood.verdict, 0) < total / 2:
         raise BenchError(record.target, f"{flood.words}: not most were {flood.verdict.name}, but {packets}")
     mbit = 8e-6 * octets / seconds
     shares = {verdict.name.lower(): n / total for verdict, n in packets.items() if 1000 * n >= total}
-    return Beside(name, found.seconds, found.retransmissions, mbit, total / seconds, shares)
+    return Beside(name, found.seconds, retransmissions, mbit, total / seconds, shares)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # topologies imports us
     from topologies.record import LinkRecord, NetRecord
 
 INTERFACES = Path("/sys/class/net")
-DOWN = ("down", "lowerlayerdown", "notpresent")
+DOWN = ("down", "lowerlayerdown", "notpresent", "dormant")
 """States of an interface (RFC 2863, as the kernel spells them) that carry nothing."""
 
 

@@ -24,7 +24,7 @@ def test_links_and_paths_exist(page: Path) -> None:
     local = [t for t in targets if "://" not in t]
     missing = [t for t in local if not (page.parent / t).exists()]
     named = re.findall(
-        r"`((?:p4src|wire|switch|controller|worker|topologies|training|bench|tests)/[\w./]*)`", text
+        r"`((?:p4src|wire|switch|controller|worker|topologies|traces|training|bench|tests)/[\w./]*)`", text
     )
     missing += [n for n in named if not (ROOT / n).exists()]
     assert missing == []

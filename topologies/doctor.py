@@ -32,7 +32,7 @@ _EXTRAS = {
     "p4c-bm2-ss": ("recompiling the P4 program (make p4)", "p4lang's package p4lang-p4c"),
     "tshark": ("reading captures with Wireshark's dissectors", "apt-get install tshark"),
     "iperf3": ("TCP and UDP across the network beside jobs", "apt-get install iperf3"),
-    "iperf": ("the iperf command of net cli", "apt-get install iperf telnet"),
+    "iperf": ("the iperf command of net cli", "apt-get install iperf"),
 }
 """Commands that nothing depends on: what each is for, and how it is got."""
 _QDISCS = {
@@ -81,10 +81,11 @@ def _system() -> Iterator[Finding]:
     memory = preflight.available_memory_mb()
     each = targets()["embedded"].memory_mb
     if memory is not None:
-        fits = f"{memory} MB are available, {each} MB a switch"
+        least = preflight.memory_mb(1, 1, each)
+        fits = f"{memory} MB are available; the smallest network takes {least}, each further switch {each}"
         yield (
             Finding("memory", OK, fits)
-            if memory >= each
+            if memory >= least
             else Finding("memory", BAD, f"{fits}: end other programs, or give the machine more")
         )
 

@@ -196,9 +196,24 @@ def shape(record: NetRecord, link: LinkRecord) -> None:
 
 
 def set_state(record: NetRecord, link: LinkRecord, down: bool) -> None:
-    """Take both ends of a link down, or up again. Raises NetworkError."""
-    for each in directions(link):
-        _run(record, each.source.node, f"ip link set {each.interface} {'down' if down else 'up'}")
+    """Take the ends of a link down that can be, or up again. Raises NetworkError.
+
+    Of a host's link that is the host's end alone: the switch's then has no carrier. Ends of switches whose
+    ports cannot go down become dormant (RFC 2863), and the switches drop what comes in there.
+    """
+    hosts = {host.name for host in record.hosts}
+    ends = list(directions(link))
+    if {link.a.node, link.b.node} & hosts:
+        ends = [each for each in ends if each.source.node in hosts]
+    dormant = _drops_when_down(record, link)
+    for each in ends:
+        words = ("state dormant" if down else "state up") if dormant else ("down" if down else "up")
+        _run(record, each.source.node, f"ip link set {each.interface} {words}")
+
+
+def _drops_when_down(record: NetRecord, link: LinkRecord) -> bool:
+    between = not {link.a.node, link.b.node} & {host.name for host in record.hosts}
+    return between and not targets()[record.target].ports_go_down
 
 
 def is_up(record: NetRecord, link: LinkRecord) -> bool:
@@ -225,8 +240,10 @@ class AtPort:
 def _at_ports(record: NetRecord, link: LinkRecord) -> Iterator[tuple[AtPort, AtPort]]:
     """Yield, for each way of a link, who faults it and who delays it."""
     hosts = {host.name for host in record.hosts}
+    dropped = link.down and _drops_when_down(record, link)
     for each in directions(link):
         way = by_switch(record, each.way)
+        way = replace(way, loss=1.0) if dropped else way
         leaves = AtPort(each.source.node, each.source.port, "out", way)
         arrives = AtPort(each.target.node, each.target.port, "in", way)
         yield (
@@ -277,7 +294,8 @@ def apply(record: NetRecord, old: LinkRecord, new: LinkRecord) -> None:
     ours = [(by_switch(record, a.way), by_switch(record, b.way)) for a, b in pairs]
     if any(a.delay_ms != b.delay_ms for a, b in ours):
         set_delays(record, new)
-    if any(replace(a, delay_ms=0.0) != replace(b, delay_ms=0.0) for a, b in ours):
+    drops = old.down != new.down and _drops_when_down(record, new)
+    if drops or any(replace(a, delay_ms=0.0) != replace(b, delay_ms=0.0) for a, b in ours):
         from topologies.jobs import control_of
 
         with control_of(record) as control:

@@ -22,6 +22,7 @@ from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import CONTROLLER_LOG, NetRecord
 from topologies.spec import NetworkSpec
 from topologies.targets import choose
+from traces.names import captures
 from wire.addresses import parse_address
 from wire.constants import ELEMENT_CHOICES, RUN_ROOT
 
@@ -53,12 +54,11 @@ def up(
 ) -> NetRecord:
     """Bring a network up with its controller, verify it with a packet; return its record.
 
-    `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per interface and
-    direction, `say` gets a line about each step. Without `super_packets` every packet travels alone and
-    whole, as always with bmv2. `listen` is HOST:PORT where the controller serves on TCP too, to who has the
-    token in the network's folder (wire.constants.TOKEN). `lease` is the controller's: seconds after which a
-    silent worker is lost. Whatever fails, nothing is left running: a subclass of P4ReduceError says what and
-    where the logs are.
+    `elements` are the values of one packet (64 or 256), `pcap` a folder for one capture per link, `say` gets
+    a line about each step. Without `super_packets` every packet travels alone and whole, as always with bmv2.
+    `listen` is HOST:PORT where the controller serves on TCP too, to who has the token in the network's folder
+    (wire.constants.TOKEN). `lease` is the controller's: seconds after which a silent worker is lost. Whatever
+    fails, nothing is left running: a subclass of P4ReduceError says what and where the logs are.
     """
     if elements not in ELEMENT_CHOICES:
         choices = " or ".join(map(str, ELEMENT_CHOICES))
@@ -66,14 +66,14 @@ def up(
     if listen is not None:
         parse_address("--listen", listen)
     chosen = choose(target)
-    preflight.check(chosen.memory_mb * len(spec.switches))
+    preflight.check(preflight.memory_mb(len(spec.switches), len(spec.hosts), chosen.memory_mb))
     if pcap is not None:
         pcap = pcap.absolute()
         try:
             pcap.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SpecError(f"--pcap {pcap}", f"the folder cannot be made: {error.strerror}") from None
-        old = sorted(pcap.glob("*.pcap"))
+        old = captures(pcap)
         if old:
             raise SpecError(
                 f"--pcap {pcap}",

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,8 @@ from topologies.processes import LoggedProcess
 from topologies.record import (
     CONTROLLER,
     CONTROLLER_LOG,
+    RECORDER,
+    RECORDER_LOG,
     LinkRecord,
     NetRecord,
     Process,
@@ -43,6 +46,7 @@ from topologies.record import (
 from topologies.spec import MTU, PLAIN, Way
 from topologies.supervise import Kept
 from topologies.targets import SwitchProcess, Target
+from traces.names import link_ends
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,8 @@ UNKNOWN_OFFLOADS = ("gro", "tx-checksum-sctp", "tx-sctp-segmentation")
 """Those that a switch with super-packets does not undo, or that gain nothing on a veth pair."""
 UDP_SUPER_PACKETS = (6, 2)
 """Linux from which a packet socket takes them."""
+RECORDER_LIMIT_S = 60.0
+"""How long a recorder may take to begin: it may have to compile."""
 _DONE = "p4reduce-done"
 
 
@@ -122,8 +128,6 @@ class NetSwitch(Switch):
         grpc = None if self.child is None else self.child.grpc
         if self.child is not None:
             self.record = load(self.record.name, self.record.root)  # its links may have changed
-        if self.child is not None and self.record.pcap is not None:
-            keep_captures(Path(self.record.pcap), self.entry.ports.values())
         self.child = SwitchProcess(
             self.target,
             name=self.name,
@@ -132,7 +136,6 @@ class NetSwitch(Switch):
             log=Path(self.entry.log),
             directory=self.record.directory,
             grpc=grpc,
-            pcap=self.record.pcap,
             super_packets=self.record.super_packets,
             flags=links.delay_flags(self.record, self.name),
         )
@@ -148,16 +151,6 @@ def _child(node: NetSwitch) -> SwitchProcess | None:
     return node.child
 
 
-def keep_captures(folder: Path, interfaces: Iterable[str]) -> None:
-    """Rename the captures of a switch that has ended: NAME.pcap becomes NAME.1.pcap, the next NAME.2.pcap."""
-    for path in (folder / f"{interface}_{way}.pcap" for interface in interfaces for way in ("in", "out")):
-        if path.exists():
-            number = 1
-            while (kept := path.with_name(f"{path.stem}.{number}.pcap")).exists():
-                number += 1
-            path.rename(kept)
-
-
 class Network:
     """The network of a record; build() makes it, stop() removes it, whatever state it is in."""
 
@@ -166,6 +159,7 @@ class Network:
         self.target = target
         self._net: Any = None
         self._controller: LoggedProcess | None = None
+        self._recorder: LoggedProcess | None = None
 
     def build(self) -> None:
         """Build everything and start the switches; the record is saved with each step."""
@@ -184,6 +178,9 @@ class Network:
             self._net.addSwitch(entry.name, entry=entry, target=self.target, record=self.record)
         for link in self.record.links:
             self._add_link(link)
+        if self.record.pcap is not None:
+            self._start_recorder()
+            self._wait_recorder()
         self._net.start()
         for node in self._net.switches:
             process = node.child.wait_ready()
@@ -199,6 +196,33 @@ class Network:
         self._controller = LoggedProcess(argv, log=directory / CONTROLLER_LOG, directory=directory)
         self.note(partial(replace, controller=self._controller.process))
 
+    def _start_recorder(self) -> None:
+        record = self.record
+        argv = [sys.executable, "-m", "traces.recorder", "--out", str(record.pcap)]
+        argv += ["--net", record.name, "--root", str(record.root)]
+        argv += [word for end, name in self._recorded() for word in ("--end", f"{end}={name}")]
+        self._recorder = LoggedProcess(argv, log=record.directory / RECORDER_LOG, directory=record.directory)
+        self.note(partial(replace, recorder=self._recorder.process))
+
+    def _recorded(self) -> Iterable[tuple[str, str]]:
+        """Return the link ends that are recorded, each link's one, and their interfaces."""
+        return link_ends(
+            (switch.name, port, peer.node, switch.ports[port])
+            for switch in self.record.switches
+            for port, peer in self.record.peers(switch.name).items()
+        ).values()
+
+    def _wait_recorder(self) -> None:
+        """Wait until every link end has its file: then its packets are seen."""
+        assert self._recorder is not None
+        folder, deadline = Path(str(self.record.pcap)), time.monotonic() + RECORDER_LIMIT_S
+        while not all((folder / f"{end}.pcapng").exists() for end, _ in self._recorded()):
+            late = time.monotonic() > deadline
+            if late or self._recorder.poll() is not None:
+                why = f"it did not begin in {RECORDER_LIMIT_S:g} s" if late else "it ended"
+                raise NetworkError(self.record.name, f"its recorder: {why}; {self._recorder.log_tail()}")
+            time.sleep(0.02)
+
     def _restart_switch(self, node: NetSwitch) -> None:
         node.start(())
         assert node.child is not None
@@ -210,7 +234,9 @@ class Network:
             Kept(switch_part(node.name), partial(_child, node), partial(self._restart_switch, node))
             for node in self._net.switches
         ]
-        return [Kept(CONTROLLER, lambda: self._controller, self._start_controller), *switches]
+        controller = Kept(CONTROLLER, lambda: self._controller, self._start_controller)
+        recorder = Kept(RECORDER, lambda: self._recorder, self._start_recorder)
+        return [controller, *switches, *([recorder] if self.record.pcap is not None else [])]
 
     def give_up(self, what: str) -> None:
         """Say in the record that a process will not be started again."""
@@ -263,6 +289,8 @@ class Network:
         for node in self._net.switches:
             if node.child is not None:
                 node.child.stop()
+        if self._recorder is not None:
+            self._recorder.stop()  # it has the last packets, and links go with the nodes
         try:
             self._net.stop()
         except Exception:

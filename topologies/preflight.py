@@ -22,12 +22,21 @@ TOOLS = {
 }
 """The commands a network needs, and the Debian or Ubuntu package that has each."""
 
+HOST_MB = 4
+"""Of the shell that holds a host's namespace."""
+BASE_MB = 250
+"""Of a network's daemon, its controller, and the compiler while the embedded switch loads a program."""
 _PROBE_LIMIT_S = 20.0
 
 
-def check(memory_mb: int) -> None:
-    """Raise PreflightError unless a network whose switches take `memory_mb` MB can run here."""
-    problems = [*root_problems(), *tool_problems(), *memory_problems(memory_mb)]
+def memory_mb(switches: int, hosts: int, switch_mb: int) -> int:
+    """Return the MB that a network takes whose switches take `switch_mb` each."""
+    return switches * switch_mb + hosts * HOST_MB + BASE_MB
+
+
+def check(needed_mb: int) -> None:
+    """Raise PreflightError unless a network that takes so much memory can run here."""
+    problems = [*root_problems(), *tool_problems(), *memory_problems(needed_mb)]
     if not problems:
         problems = veth_problems()
     if problems:
@@ -71,14 +80,14 @@ def compiler_problems() -> list[str]:
     return [f"The C compiler {compiler} does not work ({done}): apt-get install gcc libc6-dev."]
 
 
-def memory_problems(memory_mb: int) -> list[str]:
-    """Say when less memory is available than `memory_mb`."""
+def memory_problems(needed_mb: int) -> list[str]:
+    """Say when less memory is available than is needed."""
     available = available_memory_mb()
-    if available is None or available >= memory_mb:
+    if available is None or available >= needed_mb:
         return []
     return [
-        f"The switches need {memory_mb} MB of memory and {available} MB are available: end other programs, "
-        "or give the machine more."
+        f"The network needs {needed_mb} MB of memory and {available} MB are available: take a smaller one, "
+        "end other programs, or give the machine more."
     ]
 
 

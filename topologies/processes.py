@@ -172,7 +172,7 @@ def sweep(record: NetRecord) -> None:
     """Remove what is left of a network, by its record alone: its processes and its interfaces."""
     end_guests(record)
     named = [*(host.process for host in record.hosts), *(switch.process for switch in record.switches)]
-    named.append(record.controller)
+    named += [record.controller, record.recorder]
     end(process for process in named if process is not None)
     for interface in _present(record):
         _run_quietly(["ip", "link", "delete", interface])

@@ -30,6 +30,8 @@ CONTROLLER = "its controller"
 """Of a network's processes; see NetRecord.dead."""
 CONTROLLER_LOG = "controller.log"
 """In a network's folder."""
+RECORDER = "its recorder"
+RECORDER_LOG = "recorder.log"
 
 
 def switch_part(name: str) -> str:
@@ -146,6 +148,8 @@ class NetRecord:
     super_packets: bool = False
     """Whether hosts and switches hand each other super-packets and leave checksums to each other."""
     controller: Process | None = None
+    recorder: Process | None = None
+    """What captures its links into `pcap`."""
     listen: str | None = None
     """HOST:PORT where its controller serves on TCP too, None for nowhere."""
     lease: float | None = None
@@ -201,13 +205,14 @@ class NetRecord:
         """Name the processes that have ended and that the network's daemon is about to start again."""
         if not self.owner.alive():
             return []
-        kept = [CONTROLLER, *(switch_part(switch.name) for switch in self.switches)]
+        kept = [CONTROLLER, RECORDER, *(switch_part(switch.name) for switch in self.switches)]
         return [what for what in self._ended() if what in kept and what not in self.given_up]
 
     def _ended(self) -> list[str]:
         parts: list[tuple[str, Process | None]] = [("its daemon", self.owner)]
         if self.state == "up":
             parts.append((CONTROLLER, self.controller))
+            parts += [(RECORDER, self.recorder)] if self.pcap is not None else []
             parts += [(switch_part(switch.name), switch.process) for switch in self.switches]
             parts += [(f"host {host.name}", host.process) for host in self.hosts]
         return [what for what, process in parts if process is None or not process.alive()]
@@ -260,6 +265,7 @@ class NetRecord:
                 **tree,
                 "owner": Process(**tree["owner"]),
                 "controller": process(tree["controller"]),
+                "recorder": process(tree.get("recorder")),
                 "given_up": tuple(tree["given_up"]),
                 "qdiscs": tuple(tree["qdiscs"]),
                 "hosts": tuple(HostRecord(**{**h, "process": process(h["process"])}) for h in tree["hosts"]),

@@ -71,9 +71,8 @@ class Tap:
     `jobs` are the numbers of those whose packets are wanted, None for all packets. Raises CaptureError.
     """
 
-    def __init__(self, interface: str, workspace: Workspace, jobs: Collection[int] | None = None) -> None:
+    def __init__(self, interface: str, jobs: Collection[int] | None = None) -> None:
         self.interface = interface
-        self._workspace = workspace
         self._tally = _Tally()
         self._dropped = 0
         if jobs is not None and len(jobs) > _MOST_JOBS:
@@ -116,12 +115,12 @@ class Tap:
         """Return the socket's number, to wait for packets."""
         return self._socket.fileno()
 
-    def take(self) -> memoryview:
+    def take(self, space: Workspace) -> memoryview:
         """Return the packets that are there as blocks of interface 0, empty if none; valid till the next.
 
         Raises CaptureError where the interface has gone.
         """
-        used, space = ctypes.c_uint64(), self._workspace
+        used = ctypes.c_uint64()
         got = space.library.capture_take(
             self.fileno(),
             space.batch.ctypes.data,

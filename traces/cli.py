@@ -5,11 +5,20 @@ from __future__ import annotations
 
 import typer
 
+from .explain_cli import trace_explain
+from .ladder_cli import trace_chunk, trace_slot
 from .record_cli import trace_record
 from .show_cli import trace_show
 from .verify_cli import trace_verify
 
-app = typer.Typer(help="Packet traces: record, show, verify.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Packet traces: record, show, verify, explain, slot, chunk.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app.command("record", context_settings={"ignore_unknown_options": True})(trace_record)
 app.command("verify")(trace_verify)
+app.command("explain")(trace_explain)
+app.command("slot")(trace_slot)
+app.command("chunk")(trace_chunk)
 app.command("show")(trace_show)

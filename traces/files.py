@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from . import blocks
 from .decoder import best_decoder
 from .errors import TraceFileError
-from .names import source
+from .names import SUFFIXES, captures, source
 from .structs import (
     INTERFACE,
     MAX_BLOCK,
@@ -38,7 +38,6 @@ from .table import DTYPES, Payload, Source, Table, concat
 
 FORMATS = {"p4reduce": P4REDUCE, "switchml": SWITCHML}
 """SwitchML's ports lie among ours, so which it is has to be said."""
-SUFFIXES = (".pcap", ".pcapng", ".pcap.gz", ".pcapng.gz")
 PART = 4 << 20
 """Bytes read at once."""
 ROOM = 1 << 16
@@ -74,7 +73,7 @@ def expand(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(each for each in path.iterdir() if each.name.endswith(SUFFIXES))
+        inside = captures(path)
         if not inside:
             raise TraceFileError(path, None, f"holds no captures (*{', *'.join(SUFFIXES)})", _KINDS)
         found += inside

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from wire.control import ControlClient, ControlError
 
-from .members import Epoch, epoch_of, write
+from .members import Epoch, epoch_of, read, write
 
 WAIT_SECONDS = 0.5
 """How long the controller is asked to wait for an event."""
 RETRY_SECONDS = 0.2
 STOP_SECONDS = 5.0
+LAST_SECONDS = 1.0
+"""How long the last call may take."""
 
 
 class EpochFollower:
@@ -33,7 +35,9 @@ class EpochFollower:
         self._thread = threading.Thread(target=self._run, name="epochs", daemon=True)
 
     def __enter__(self) -> EpochFollower:
-        write(self._file, [])
+        if self._file.exists():  # of a recorder that died and was started again
+            self._known = {(epoch.epoch, epoch.job): epoch for epoch in read(self._file)}
+        write(self._file, list(self._known.values()))
         self._thread.start()
         self._asked.wait(STOP_SECONDS)  # so that what runs already is known before the first packet
         return self
@@ -61,7 +65,7 @@ class EpochFollower:
 
     def _look_once(self) -> None:
         try:
-            with ControlClient(self._socket, seconds=STOP_SECONDS) as client:
+            with ControlClient(self._socket, seconds=LAST_SECONDS) as client:
                 self._look(client)
         except ControlError:
             return  # it has ended before us: what is known stays

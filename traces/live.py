@@ -33,7 +33,8 @@ class Watched:
         self._asked = 0.0
         self.epochs: list[Epoch] = []
         self._learn()
-        self._tap = Tap(interface, Workspace())
+        self._tap = Tap(interface)
+        self._space = Workspace()
 
     def _learn(self) -> None:
         if self._client is None or time.monotonic() < self._asked + ASK_SECONDS:
@@ -61,7 +62,7 @@ class Watched:
         while True:
             ready = poll.poll(_POLL_MS)
             self._learn()
-            if ready and (taken := bytes(self._tap.take())):
+            if ready and (taken := bytes(self._tap.take(self._space))):
                 yield taken
 
     def close(self) -> None:

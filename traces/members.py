@@ -13,9 +13,9 @@ from typing import Any
 from wire.constants import ELEMENT_CHOICES, JOBS, MAX_WORKERS
 
 from .errors import MembersError
+from .names import MEMBERSHIPS
 
-FILE = "memberships.json"
-"""In a folder of captures."""
+FILE = MEMBERSHIPS
 VERSION = 1
 
 

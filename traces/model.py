@@ -43,6 +43,8 @@ class Verdict(IntEnum):
     RESULT = 9
     """A first result of its chunk to this receiver."""
     RESULT_AGAIN = 10
+    PASSING = 11
+    """On a link that is not its switch's: on its way between the two."""
 
 
 class Reason(IntEnum):
@@ -92,7 +94,8 @@ class _Seat(NamedTuple):
     bit: int
     full: int
     window: int
-    elements: int
+    size: int
+    """The size field of its packets."""
     g0: int
     leaf: bool
     """Whether its switch is a leaf, and completed sums go up."""
@@ -105,8 +108,7 @@ class _Seat(NamedTuple):
 
 
 _NEVER = 1 << 63
-_MOST = 1 << 20
-"""Flows and slots that are remembered; forged packets must not fill the memory."""
+_MOST_STRANGERS = 1 << 8
 _HALF = 1 << 31
 
 
@@ -121,6 +123,21 @@ class _Slot:
         self.answered = False
 
 
+class _Flow:
+    """What is remembered of a member in one epoch, or of a stranger: the last chunks by slot and version."""
+
+    __slots__ = ("got", "pool", "seat", "sent")
+
+    def __init__(self, seat: _Seat | None, pool: dict[int, _Slot]) -> None:
+        self.seat, self.pool = seat, pool
+        self.sent: dict[int, int] = {}
+        self.got: dict[int, int] = {}
+
+
+Told = tuple[int, int, int, int]
+"""Verdict, reason, whether it is a repetition, and the member's index."""
+
+
 class Model:
     """Judges packets in the order of time; it remembers members and slots, not packets.
 
@@ -132,15 +149,13 @@ class Model:
         """Members: host and rank; a leaf's name and -1."""
         self.links = set(links)
         self.job_names: dict[int, str] = {}
-        self.switches: set[int] = set()
-        """Addresses of the switches that are known: ours are packets to and from these."""
-        self._seats: dict[tuple[int, int, int, int], _Seat] = {}
-        """By job, switch's address, member's address and port."""
-        self._slots: dict[tuple[int, int, int], _Slot] = {}
-        """By switch, job, and slot with version."""
-        self._sent: dict[tuple[int, int, int, int], int] = {}
-        """The last chunk by (job and port), sender, switch, slot and version."""
-        self._got: dict[tuple[int, int, int], int] = {}
+        self.switches: dict[int, str] = {}
+        """The switches that are known, by address: ours are packets to and from these."""
+        self._flows: dict[tuple[int, int, int, int], _Flow] = {}
+        """By job, switch's address, the other's address and port."""
+        self._strangers = 0
+        self._pools: dict[tuple[int, int], dict[int, _Slot]] = {}
+        """By job and switch's address; in each by slot << 1 | version."""
         self.learn(epochs)
 
     def learn(self, epochs: Sequence[Epoch]) -> None:
@@ -153,7 +168,7 @@ class Model:
 
     def _add(self, epoch: Epoch, over: int) -> None:
         places = {place.name: place for place in epoch.switches}
-        self.switches |= {int(IPv4Address(place.ip)) for place in epoch.switches}
+        self.switches.update((int(IPv4Address(place.ip)), place.name) for place in epoch.switches)
         full: dict[str, int] = {}
         links: dict[str, set[str]] = {}
         for member in epoch.members:
@@ -167,12 +182,12 @@ class Model:
             if who not in self.names:
                 self.names.append(who)
             key = (epoch.job, int(IPv4Address(place.ip)), int(IPv4Address(member.ip)), member.udp_port)
-            self._seats[key] = _Seat(
+            seat = _Seat(
                 epoch=epoch.epoch,
                 bit=member.bit,
                 full=full[member.switch],
                 window=epoch.window,
-                elements=epoch.elements,
+                size=SIZE_CODES[epoch.elements],
                 g0=epoch.g0,
                 leaf=place.parent is not None,
                 link=member.link,
@@ -180,6 +195,12 @@ class Model:
                 name=self.names.index(who),
                 over=over,
             )
+            flow = self._flows.get(key)
+            if flow is None or flow.seat is None:
+                pool = self._pools.setdefault(key[:2], {})
+                self._flows[key] = _Flow(seat, pool)
+            else:
+                flow.seat = seat
 
     def judge(self, table: Table) -> Judged:
         """Return the verdicts of the next packets, in the order of time."""
@@ -191,9 +212,6 @@ class Model:
         reason[malformed] = table.problem[malformed]
         links = [source.link for source in table.sources]
         self.links.update(links)
-        for kept in (self._sent, self._got):
-            if len(kept) > _MOST:
-                kept.clear()
         rows = np.flatnonzero((table.category == Category.CONTRIBUTION) | (table.category == Category.RESULT))
         wrong = table.udp_checksum == UdpChecksum.WRONG
         place = table.slot.astype(np.int32) << 1 | table.version
@@ -201,24 +219,42 @@ class Model:
             *(table.category, table.job, table.src_ip, table.src_port, table.dst_ip, table.dst_port),
             *(table.chunk, place, table.size, wrong, table.time, table.file),
         )
-        found = []
+        # A link that is named by its ends carries what passes to other switches, too.
+        ends = [frozenset(source.link.split("-")) if source.node else None for source in table.sources]
+        flows, up = self._flows, int(Category.CONTRIBUTION)
+        found: list[Told] = []
         for kind, job, src, src_port, dst, dst_port, chunk, at, size, bad, time, file in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
-            if kind == Category.CONTRIBUTION:
-                told = self._up(job, src, src_port, dst, chunk, at, size, bad, time, links[file])
+            nodes = ends[file]
+            if nodes is not None and self.switches.get(dst if kind == up else src, "") not in (*nodes, ""):
+                told: Told = (Verdict.PASSING, 0, 0, -1)
+            elif kind == up:
+                flow = flows.get((job, dst, src, src_port)) or self._stranger(job, dst, src, src_port)
+                told = self._up(flow, job, dst, chunk, at, size, bad, time, links[file])
             else:
-                told = self._down(job, src, dst, dst_port, chunk, at, bad)
+                flow = flows.get((job, src, dst, dst_port)) or self._stranger(job, src, dst, dst_port)
+                told = self._down(flow, chunk, at, bad)
             found.append(told)
         if found:
             verdict[rows], reason[rows], again[rows], member[rows] = np.array(found, np.int16).T
         return Judged(verdict, reason, again, member)
 
+    def _stranger(self, job: int, switch: int, ip: int, port: int) -> _Flow:
+        """Return what is remembered of who is no member; forged packets must not fill the memory."""
+        if self._strangers >= _MOST_STRANGERS:
+            for key in [key for key, flow in self._flows.items() if flow.seat is None]:
+                del self._flows[key]
+            self._strangers = 0
+        self._strangers += 1
+        pool = self._pools.get((job, switch), {})
+        flow = self._flows[job, switch, ip, port] = _Flow(None, pool)
+        return flow
+
     def _up(
         self,
+        flow: _Flow,
         job: int,
-        ip: int,
-        port: int,
         switch: int,
         chunk: int,
         place: int,
@@ -226,15 +262,14 @@ class Model:
         wrong: bool,
         time: int,
         link: str,
-    ) -> tuple[int, int, int, int]:
+    ) -> Told:
         """Return verdict, reason, again and member of a packet to a switch."""
-        seat = self._seats.get((job, switch, ip, port))
+        seat = flow.seat
         name = -1 if seat is None else seat.name
         if wrong:
             return Verdict.REFUSED, Reason.CHECKSUM, 0, name
-        sender = (job << 16 | port, ip, switch, place)
-        again = int(self._sent.get(sender) == chunk)
-        self._sent[sender] = chunk
+        again = int(flow.sent.get(place) == chunk)
+        flow.sent[place] = chunk
         if seat is None:
             if job in self.job_names and switch in self.switches:
                 return Verdict.REFUSED, Reason.NOT_ADMITTED, again, -1
@@ -245,13 +280,13 @@ class Model:
             return Verdict.REFUSED, Reason.NOT_ADMITTED, again, name
         if place >> 1 >= seat.window:
             return Verdict.REFUSED, Reason.BEYOND_POOL, again, name
-        if SIZE_CODES.get(seat.elements) != size:
+        if seat.size != size:
             return Verdict.REFUSED, Reason.WRONG_SIZE, again, name
-        return self._slot(seat, (switch, job, place), chunk), 0, again, name
+        return self._slot(seat, flow.pool, place, chunk), 0, again, name
 
-    def _slot(self, seat: _Seat, key: tuple[int, int, int], chunk: int) -> int:
+    def _slot(self, seat: _Seat, pool: dict[int, _Slot], place: int, chunk: int) -> int:
         """Return the verdict of an admitted contribution, and let its slot take it in."""
-        slot = self._slots.get(key)
+        slot = pool.get(place)
         if (
             slot is None
             or seat.epoch > slot.epoch
@@ -259,7 +294,7 @@ class Model:
         ):
             first = (chunk - seat.g0 & 0xFFFFFFFF) < 2 * seat.window
             known = slot is not None and slot.epoch == seat.epoch
-            self._slots[key] = slot = _Slot(seat.epoch, chunk, first or known)
+            pool[place] = slot = _Slot(seat.epoch, chunk, first or known)
         elif seat.epoch < slot.epoch or chunk != slot.tag:
             return Verdict.STALE
         mine = 1 << seat.bit
@@ -276,18 +311,14 @@ class Model:
         # its way, elsewhere something was lost after the capture.
         return Verdict.PARTIAL_AGAIN if seat.leaf else Verdict.UNKNOWN
 
-    def _down(
-        self, job: int, switch: int, ip: int, port: int, chunk: int, place: int, wrong: bool
-    ) -> tuple[int, int, int, int]:
+    def _down(self, flow: _Flow, chunk: int, place: int, wrong: bool) -> Told:
         """Return the same of a packet from a switch."""
-        seat = self._seats.get((job, switch, ip, port))
-        name = -1 if seat is None else seat.name
-        slot = self._slots.get((switch, job, place))
+        name = -1 if flow.seat is None else flow.seat.name
+        slot = flow.pool.get(place)
         if slot is not None and slot.tag == chunk:
             slot.answered = True
         if wrong:
             return Verdict.REFUSED, Reason.CHECKSUM, 0, name
-        receiver = (job << 16 | port, ip, place)
-        before = self._got.get(receiver)
-        self._got[receiver] = chunk
-        return Verdict.RESULT_AGAIN if before == chunk else Verdict.RESULT, 0, 0, name
+        again = flow.got.get(place) == chunk
+        flow.got[place] = chunk
+        return Verdict.RESULT_AGAIN if again else Verdict.RESULT, 0, 0, name

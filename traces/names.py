@@ -6,16 +6,48 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from .table import Direction, Source
-
+SUFFIXES = (".pcap", ".pcapng", ".pcap.gz", ".pcapng.gz")
+MEMBERSHIPS = "memberships.json"
+"""In a folder of captures."""
 DESCRIPTION = "link end "
 """Before the end's name in the description of a capture's interface."""
 _NODE = r"[a-z][a-z0-9]{0,4}"
 _END = re.compile(rf"({_NODE})-({_NODE})(?:-([0-9]+))?")
 _FILE = re.compile(rf"({_NODE}-{_NODE}(?:-[0-9]+)?)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
 _WAY = re.compile(r"(.+)_(in|out)(?:\.[0-9]+)*\.pcap(?:ng)?(?:\.gz)?")
+
+
+class Direction(IntEnum):
+    """Which way a packet went at the link end that captured it."""
+
+    UNKNOWN = 0
+    UP = 1
+    """Towards the switch that the link end belongs to: it received the packet."""
+    DOWN = 2
+    """From that switch: it sent the packet."""
+
+
+class Source(NamedTuple):
+    """Where packets were captured: one interface of one file."""
+
+    path: Path
+    end: str
+    """The link end, as s1-h1: at s1, towards h1. In files of others the interface's or file's name."""
+    node: str
+    """Who the end belongs to, "" where unknown."""
+    link: str
+    """The link's name, the same at both of its ends: h1-s1. For files of others as `end`."""
+    direction: Direction = Direction.UNKNOWN
+    """Of all its packets, where the file's name says so (NAME_in.pcap, NAME_out.pcap)."""
+
+
+def captures(folder: Path) -> list[Path]:
+    """Return the captures in a folder, sorted."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES))
 
 
 def link_of(end: str) -> str:

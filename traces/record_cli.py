@@ -129,8 +129,12 @@ def _run(words: Sequence[str], argv: Sequence[str], out: Path) -> int:
             raise CaptureError("trace record", f"the recorder did not end in {STOP_SECONDS:g} s") from None
     finally:
         if taker.poll() is None:
-            taker.kill()
-            taker.wait()
+            taker.terminate()  # it ends its files well
+            try:
+                taker.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                taker.kill()
+                taker.wait()
     lost = _summary(told, out)
     if died or lost is None:
         typer.echo(f"error: the recorder died (exit code {taker.returncode}): {out} is not whole", err=True)

@@ -25,10 +25,8 @@ from wire.errors import P4ReduceError
 from . import blocks
 from .capture import SNAPLEN, Tap, Workspace
 from .errors import CaptureError
-from .files import SUFFIXES
 from .follow import EpochFollower
-from .members import FILE
-from .names import DESCRIPTION
+from .names import DESCRIPTION, MEMBERSHIPS, captures
 
 APPLICATION = "p4reduce trace record"
 _POLL_MS = 200
@@ -58,12 +56,14 @@ class RingFile:
         self._folder, self._end, self._head = folder, end, head
         self._size, self._files = size, files
         self._index = 0
+        while self._path(self._index).exists():  # of a recorder that died and was started again
+            self._index += 1
         self._written = 0
         self._file: IO[bytes] | None = None
         self._open()
 
     def _path(self, index: int) -> Path:
-        number = "" if self._size is None else f".{index:06d}"
+        number = f".{index:06d}" if self._size is not None else f".{index}" if index else ""
         return self._folder / f"{self._end}{number}.pcapng"
 
     def _open(self) -> None:
@@ -114,15 +114,15 @@ class RingFile:
 class _End:
     """A link end that is being recorded."""
 
-    def __init__(self, name: str, tap: Tap, file: RingFile) -> None:
-        self.name, self.tap, self.file = name, tap, file
+    def __init__(self, name: str, tap: Tap, file: RingFile, space: Workspace) -> None:
+        self.name, self.tap, self.file, self.space = name, tap, file, space
         self.began = time.time_ns()
         self.error: str | None = None
 
     def take(self, most: int) -> bool:
         """Write what is there; say whether there may be more. Raises CaptureError."""
         for _ in range(most):
-            taken = self.tap.take()
+            taken = self.tap.take(self.space)
             if not taken:
                 return False
             self.file.write(taken)
@@ -167,12 +167,12 @@ class Recorder:
         with ExitStack() as stack:
             workspace = Workspace()
             for end, interface in self._interfaces.items():
-                tap = Tap(interface, workspace, self._jobs)
+                tap = Tap(interface, self._jobs)
                 stack.callback(tap.close)
                 described = blocks.interface(interface, f"{DESCRIPTION}{end}", SNAPLEN)
                 file = RingFile(self._out, end, blocks.section(APPLICATION) + described, *self._ring)
                 stack.callback(file.close)
-                self._ends.append(_End(end, tap, file))
+                self._ends.append(_End(end, tap, file, workspace))
             self._stack = stack.pop_all()
         return self
 
@@ -216,7 +216,7 @@ def prepare(out: Path) -> None:
     """Make a folder for captures; CaptureError if it cannot be made, or holds captures already."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        old = sorted(path.name for path in out.iterdir() if path.name.endswith(SUFFIXES) or path.name == FILE)
+        old = [path.name for path in captures(out)]
     except OSError as error:
         raise CaptureError(str(out), f"the folder cannot be used: {error.strerror}") from error
     if old:
@@ -234,7 +234,7 @@ def record(
         for number in signals:
             signal.signal(number, lambda *_: recorder.stop())
         if socket is not None:
-            stack.enter_context(EpochFollower(socket, out / FILE))
+            stack.enter_context(EpochFollower(socket, out / MEMBERSHIPS))
         print(json.dumps({"recording": str(out)}), file=say, flush=True)
         recorder.run()
         return recorder.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address
@@ -115,7 +115,7 @@ def numbers(option: str, text: str | None) -> range | None:
     return range(int(first), int(last) + 1)
 
 
-def ours(table: Table, switches: set[int]) -> Table:
+def ours(table: Table, switches: Collection[int]) -> Table:
     """Let packets between others than the switches be OTHER: their ports are job ports by chance."""
     if not switches:
         return table
@@ -148,8 +148,8 @@ def packets(table: Table, judged: Judged, model: Model, rows: NDArray[np.intp]) 
             "direction": Direction(row["direction"]).name.lower() if row["direction"] else None,
             "kind": category.name.lower(),
             "length": row["length"],
-            "src": f"{IPv4Address(row['src_ip'])}:{row['src_port']}",
-            "dst": f"{IPv4Address(row['dst_ip'])}:{row['dst_port']}",
+            "src": _address(row["src_ip"], row["src_port"]),
+            "dst": _address(row["dst_ip"], row["dst_port"]),
             "job": row["job"] if row["job"] >= 0 else None,
             "job_name": model.job_names.get(row["job"]),
             "worker": host,
@@ -166,6 +166,13 @@ def packets(table: Table, judged: Judged, model: Model, rows: NDArray[np.intp]) 
             "reason": REASONS.get(reasons[index]),
             "again": again[index],
         }
+
+
+def _address(ip: int, port: int) -> str | None:
+    """Return an address with its UDP port, without where there is none; None for what is no IPv4."""
+    if ip == 0:
+        return None
+    return f"{IPv4Address(ip)}:{port}" if port else str(IPv4Address(ip))
 
 
 _SHOWN = (
@@ -220,7 +227,7 @@ def line(told: dict[str, Any], start: int) -> str:
     """Return a packet as a line below HEAD; times are from `start`, in ns."""
     seconds, rest = divmod(told["time"] - start, 10**9)
     job = told["job_name"] or ("" if told["job"] is None else str(told["job"]))
-    worker = told["worker"] or (told["src"] if told["kind"] != "result" else told["dst"]).split(":")[0]
+    worker = told["worker"] or (told["dst" if told["kind"] == "result" else "src"] or "").split(":")[0]
     kind = told["kind"] + ("*" if told["flag"] else "")
     way = told["direction"] or "?"
     head = _start(told["number"], f"{seconds}.{rest:09d}", told["link"], way, job, worker, kind)
@@ -230,7 +237,11 @@ def line(told: dict[str, Any], start: int) -> str:
     if told["udp_checksum"] == "unfinished":
         verdict += " (checksum left to the card)"
     if told["chunk"] is None:
-        plain = f"{told['src']} > {told['dst']}, {told['length']} bytes" if told["src"] != "0.0.0.0:0" else ""
+        plain = (
+            f"{told['src']} > {told['dst']}, {told['length']} bytes"
+            if told["src"]
+            else f"{told['length']} bytes"
+        )
         return f"{head} {_rest('', '', '', '', verdict, plain)}".rstrip()
     place, exponents = f"{told['slot']}.{told['version']}", f"{told['e0']},{told['e1']}"
     values = " ".join(map(str, told["values"])) + (" …" if told["elements"] > FIRST_VALUES else "")

@@ -6,23 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import PayloadError
-
-
-class Direction(IntEnum):
-    """Which way a packet went at the link end that captured it."""
-
-    UNKNOWN = 0
-    UP = 1
-    """Towards the switch that the link end belongs to: it received the packet."""
-    DOWN = 2
-    """From that switch: it sent the packet."""
+from .names import Direction as Direction
+from .names import Source as Source
 
 
 class Category(IntEnum):
@@ -71,20 +62,6 @@ class UdpChecksum(IntEnum):
     """Not all bytes were captured, the lengths are wrong, or it is no packet of ours."""
     UNFINISHED = 4
     """Only the pseudo-header's sum, as captured in a host that leaves the rest to its network card."""
-
-
-class Source(NamedTuple):
-    """Where packets were captured: one interface of one file."""
-
-    path: Path
-    end: str
-    """The link end, as s1-h1: at s1, towards h1. In files of others the interface's or file's name."""
-    node: str
-    """Who the end belongs to, "" where unknown."""
-    link: str
-    """The link's name, the same at both of its ends: h1-s1. For files of others as `end`."""
-    direction: Direction = Direction.UNKNOWN
-    """Of all its packets, where the file's name says so (NAME_in.pcap, NAME_out.pcap)."""
 
 
 @dataclass(frozen=True)

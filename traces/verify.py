@@ -203,13 +203,13 @@ class Verifier:
                 why = f"the send rule at {self.capture.end_name(end)}, where no results were captured"
                 for rule in (Rule.SEND, Rule.WINDOW):
                     self.findings.withdraw(rule, f"{tree.job}/{tree.epoch}/{member.name}", why)
-        if tree.inferred and not epoch.sums.matched:
+        for switch, (wrong, right) in enumerate(epoch.sums.matched.tolist()):
+            if not tree.inferred or wrong <= right:
+                continue
+            whose = f"{tree.job}/{tree.epoch}/{epoch.sums.switch_name(switch)}"
+            why = "sums: most are not those of the members that the capture shows, so some may not be in it"
             for rule in (Rule.SUM, Rule.EXPONENT):
-                self.findings.withdraw(
-                    rule,
-                    f"{tree.job}/{tree.epoch}/its switch",
-                    "sums: none is that of the members that the capture shows, so some may not be in it",
-                )
+                self.findings.withdraw(rule, whose, why)
 
     def _captured(self, tree: Tree, seat: int) -> bool:
         link = tree.seats[seat].link

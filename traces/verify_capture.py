@@ -37,14 +37,17 @@ class Capture:
         self._ends_of_link: dict[str, set[str]] = {}
         self._since: dict[str, int] = {}
         self._lossy: set[str] = set()
-        for path in paths:
-            self._read_statistics(path)
+        told: dict[str, list[Statistics | None]] = {}
+        for path in sorted(paths):
+            end = source_of(path).end
+            found = last_statistics(path)
+            told.setdefault(end, []).append(found)
+            if found is not None:
+                self._enter_statistics(path, end, found)
+        # A file without statistics, and another after it: the recorder died, and was started again later.
+        self._lossy.update(end for end, files in told.items() if None in files[:-1])
 
-    def _read_statistics(self, path: Path) -> None:
-        found: Statistics | None = last_statistics(path)
-        if found is None:
-            return
-        end = source_of(path).end
+    def _enter_statistics(self, path: Path, end: str, found: Statistics) -> None:
         if found.dropped:
             self._lossy.add(end)
         if found.began is not None and not _NEXT_FILE.search(path.name):

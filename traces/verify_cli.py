@@ -15,7 +15,7 @@ from .errors import FilterError
 from .files import FORMATS
 from .terminal import FilesArgument, FormatOption, until_closed
 from .verify import verify
-from .verify_findings import Findings
+from .verify_findings import Findings, Rule
 
 VIOLATED, UNREADABLE = 1, 2
 """Exit codes; 0 is of a capture that conforms."""
@@ -47,14 +47,14 @@ def trace_verify(
             told = findings.as_json(first) | {"error": None if error is None else str(error)}
             typer.echo(json.dumps(told, indent=1))
         elif error is None or findings.checked["packets"]:
-            _print(findings, first)
+            _print(findings, first, duplicates)
     if error is not None:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(UNREADABLE)
     raise typer.Exit(VIOLATED if findings.total else 0)
 
 
-def _print(findings: Findings, first: int) -> None:
+def _print(findings: Findings, first: int, duplicates: bool) -> None:
     for note in findings.notes:
         typer.echo(f"note: {note}")
     shown = findings.violations[:first]
@@ -65,12 +65,13 @@ def _print(findings: Findings, first: int) -> None:
     _print_counts("checked", findings.checked)
     _print_counts("not looked at", findings.ignored)
     _print_counts("could not be checked", findings.unchecked)
+    if findings.by_rule[Rule.COUNT.value] and not duplicates:
+        typer.echo(
+            "results may be more where the switch's fault table duplicated packets: then say --duplicates"
+        )
     packets = findings.checked["packets"]
     if findings.total:
-        rules: Counter[str] = Counter()
-        for (rule, _), many in findings.counts.items():
-            rules[rule.value] += many
-        told = ", ".join(f"{rule} {many}" for rule, many in rules.most_common() if many)
+        told = ", ".join(f"{rule} {many}" for rule, many in findings.by_rule.most_common())
         typer.echo(f"{findings.total} violations in {packets} packets: {told}")
     elif not findings.checked["contributions"] and not findings.checked["results"]:
         typer.echo(f"nothing to check: none of {packets} packets is a member's contribution or result")

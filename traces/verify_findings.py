@@ -125,7 +125,8 @@ class Findings:
     def wanted(self, rule: Rule, member: str, many: int) -> int:
         """Count `many` violations; return how many of them are to be told by `add`."""
         key = (rule, member)
-        self.counts[key] += many
+        if many:
+            self.counts[key] += many
         return min(many, KEPT - len(self.found.get(key, ())))
 
     def add(self, violations: Iterable[Violation], member: str) -> None:
@@ -141,6 +142,14 @@ class Findings:
             self.unchecked[why] += many
 
     @property
+    def by_rule(self) -> Counter[str]:
+        """Violations of each rule."""
+        rules: Counter[str] = Counter()
+        for (rule, _), many in self.counts.items():
+            rules[rule.value] += many
+        return rules
+
+    @property
     def total(self) -> int:
         """Violations, kept or not."""
         return sum(self.counts.values())
@@ -153,13 +162,10 @@ class Findings:
 
     def as_json(self, most: int) -> dict[str, Any]:
         """Return it as JSON's types, with at most `most` violations."""
-        by_rule: Counter[str] = Counter()
-        for (rule, _), many in self.counts.items():
-            by_rule[rule.value] += many
         return {
             "conforms": not self.total,
             "violations": self.total,
-            "by_rule": dict(by_rule),
+            "by_rule": dict(self.by_rule),
             "first": [violation.as_json() for violation in self.violations[:most]],
             "checked": dict(+self.checked),
             "unchecked": dict(+self.unchecked),

@@ -33,6 +33,7 @@ class Matcher:
         self._again = np.unique(self._keys[again])
         self._began = np.array([tree.began or 0 for tree, _ in self._all], np.int64)
         self._switch = np.array([tree.switches[seat.switch] for tree, seat in self._all], np.int64)
+        self._linked = np.array([bool(seat.link) for _, seat in self._all], np.bool_)
         self._switches = np.unique(np.array([ip for tree in told for ip in tree.switches], np.int64))
         self._jobs = np.unique(np.array([tree.job for tree in told], np.int64))
         self._members = np.unique(
@@ -145,12 +146,13 @@ class Matcher:
             if not source.node:
                 continue
             here = np.flatnonzero(of == index)
-            on_link, upwards = self._at(source)
+            on_link, comes_in = self._at(source)
             right = on_link[seat[here]]
             link[here] = ~right
             direction = table.direction[rows[here]]
-            expected = np.where(upwards[seat[here]] == up[here], Direction.UP, Direction.DOWN)
-            way[here] = right & (direction != Direction.UNKNOWN) & (direction != expected)
+            expected = np.where(comes_in[seat[here]] == up[here], Direction.UP, Direction.DOWN)
+            told = self._linked[seat[here]] & (direction != Direction.UNKNOWN)
+            way[here] = right & told & (direction != expected)
 
         def name(i: int) -> str:
             tree, member = self._all[seat[i]]
@@ -178,14 +180,14 @@ class Matcher:
         return good
 
     def _at(self, source: Source) -> tuple[Mask, Mask]:
-        """Return for each seat whether its link ends here, and whether up from it is up here.
+        """Return for each seat whether its link ends here, and whether what it sends comes in here.
 
-        It is not at a leaf's own end of its uplink: that end belongs to the leaf.
+        It does so at its switch's end; at its own it goes out.
         """
         if source not in self._ways:
             self._ways[source] = (
                 np.array([seat.link in ("", source.link) for _, seat in self._all], np.bool_),
-                np.array([seat.leaf < 0 or seat.name != source.node for _, seat in self._all], np.bool_),
+                np.array([seat.name != source.node for _, seat in self._all], np.bool_),
             )
         return self._ways[source]
 

@@ -46,8 +46,8 @@ class Sums:
             k for k, up in enumerate(tree.uplink) if up >= 0 and not ledger.context.captured(tree, up)
         ]
         """Leaves whose partials were not captured: what they must have sent is added instead."""
-        self.matched = 0
-        """Sums that were right, and not of zeros alone."""
+        self.matched = np.zeros((len(tree.switches), 2), np.int64)
+        """Of each switch: sums that were wrong, and those that were right and not of zeros alone."""
 
     def add(self, table: Table, rows: Rows, fresh: Ints) -> None:
         """Add first contributions to the sums of their switches."""
@@ -113,7 +113,8 @@ class Sums:
             poor[at] |= columns.poor[p[at], leaf]
         wrong = (outputs.values != sums).any(axis=1) & ~poor
         louder = ((outputs.e0 != e0) | (outputs.e1 != e1)) & ~poor
-        self.matched += int((~wrong & ~poor & outputs.values.any(axis=1)).sum())
+        np.add.at(self.matched, (k[wrong], 0), 1)
+        np.add.at(self.matched, (k[~wrong & ~poor & outputs.values.any(axis=1)], 1), 1)
         ledger.findings.checked["sums"] += int((~poor).sum())
         ledger.findings.unchecked[UNKNOWN] += int(poor.sum())
         for i in np.flatnonzero(wrong).tolist():
@@ -167,13 +168,17 @@ class Sums:
         k, p = int(outputs.switch[i]), int(outputs.offset[i]) - ledger.low
         seats = [s for s in self._seats(k) if columns.known[p, s]]
         refs = [int(outputs.ref[i]), *(int(columns.sent_ref[p, s]) for s in seats)]
-        who = "its switch" if k == ROOT else ledger.name(ledger.tree.uplink[k])
+        who = self.switch_name(k)
         member = f"{ledger.tree.job}/{ledger.tree.epoch}/{who}"
         if ledger.findings.wanted(rule, member, 1):
             time = int(outputs.time[i])
             ledger.findings.add(
                 [ledger.violation(rule, who, int(outputs.offset[i]), text, time, refs)], member
             )
+
+    def switch_name(self, switch: int) -> str:
+        """Return what a switch is called where its sums are told of."""
+        return "its switch" if switch == ROOT else self._ledger.name(self._ledger.tree.uplink[switch])
 
     # ---- what never came
     def evict(self, chunks: int) -> None:

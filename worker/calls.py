@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def of_one_dtype(arrays: Sequence[ArrayLike]) -> list[slice]:
     """Return runs of arrays of one dtype: each run can be a Call."""
     dtypes = [np.asarray(array).dtype for array in arrays]
     borders = [i for i in range(len(dtypes)) if i == 0 or dtypes[i] != dtypes[i - 1]]
-    return [slice(a, b) for a, b in zip(borders, [*borders[1:], len(dtypes)], strict=True)]
+    return [slice(a, b) for a, b in pairwise([*borders, len(dtypes)])]
 
 
 def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:
@@ -150,9 +151,9 @@ def describe_call(values: NDArray[np.int32]) -> str:
 
 def compare_calls(calls: NDArray[np.int32]) -> MismatchError | None:
     """Return how ranks differ, of whose calls `calls` (n, CALL_VALUES) tells; None where they do not."""
-    if (calls == calls[0]).all():
-        return None
     keys = [row.tobytes() for row in calls]
+    if keys == keys[:1] * len(keys):
+        return None
     words = [describe_call(row) for row in calls]
     common, count = Counter(keys).most_common(1)[0]
     if 2 * count <= len(keys):

@@ -84,7 +84,7 @@ def run_command(
     if as_json:
         print_json(tree(options, outcome))
     else:
-        print_table(("", ""), rows(options, outcome))
+        print_table((f"job {job}", f"rank {rank} of {outcome.n}"), rows(options, outcome))
 
 
 class _Drawn:
@@ -154,7 +154,6 @@ def rows(options: Options, outcome: Outcome) -> list[tuple[str, str]]:
     """Return the table that people read."""
     stats, seconds = outcome.stats, outcome.seconds
     found = [
-        ("job, rank", f"{options.job}, {options.rank} of {outcome.n}"),
         ("all-reduces", f"{len(seconds)} of {outcome.elements} {outcome.dtype} ({outcome.bytes} bytes)"),
         ("seconds each", f"median {median(seconds):.4g}, {min(seconds):.4g} to {max(seconds):.4g}"),
         ("goodput", f"{outcome.goodput / 1e6:.1f} Mbit/s"),

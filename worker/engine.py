@@ -10,18 +10,13 @@
 4. A float chunk's values wait for the result of its exponent. Where that was lost, or where it is under way
    and another all-reduce follows a short one, they are passed over ("held") and sent as soon as it is here.
 5. `now` is any clock in seconds that does not go back; each call is given it.
-6. A change of epoch: `stop`; then `resume` where the members stay, or `fetch` what another rank has and end
-   where they do not. `resume` takes the ring's packets from the new g0 on out of it (worker.kept) and makes
-   a ring of the new W; they are sent again from there, all before any new one, whether an all-reduce runs
-   or not. A result known from before counts for the send rule when it comes again, and is not delivered.
-7. An all-reduce whose header mismatched ends once all before it have; the rank is then out of step with its
+6. An all-reduce whose header mismatched ends once all before it have; the rank is then out of step with its
    job (`left`), and those begun after it fail.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -31,21 +26,23 @@ from wire.membership import Membership
 from wire.packet import Packets
 
 from .calls import Call
-from .errors import NotInJobError, ResumeError, StalledError, WorkerError
-from .kept import Kept, Ranges, nothing_kept, runs
+from .epoch import Epoch
+from .errors import NotInJobError, StalledError, WorkerError
+from .kept import runs
 from .kernels import Indexes, Kernels, NumpyKernels
 from .operation import Operation
-from .recovery import BURST, Recovery
-from .ring import NEVER, PARKED, Ring
+from .recovery import BURST
+from .ring import NEVER, PARKED
 from .stats import Stats
-from .timer import RetransmissionTimer
 
 STEP = 1e-8
 """Seconds between packets of one burst, for the record: which of them was sent first."""
+LULL = 0.25
+"""Share of a round trip for which results gather while at least half a window is under way."""
 _ORDER = np.arange(BURST)
 
 
-class Engine:
+class Engine(Epoch):
     """One rank from one change of members to the next.
 
     `begin`, then `poll` and `on_results` until the operation is `done`. After a `resume` there may be packets
@@ -64,9 +61,7 @@ class Engine:
         self.timeout = timeout
         self.kernels = kernels if kernels is not None else NumpyKernels()
         self.stats = stats if stats is not None else Stats()
-        self.timer = RetransmissionTimer()
-        # Chunk numbers below are offsets from this, the first epoch's g0, which may exceed 63 bits.
-        self._base = membership.g0
+        super().__init__(membership)
         self._number = membership.t0
         self._running: deque[Operation] = deque()  # in order, from the first that is not done
         self._unsent: deque[Operation] = deque()  # those with packets never filled
@@ -75,43 +70,9 @@ class Engine:
         self._retransmitted_before = 0
         self._clocked = 0.0
         self._limited = False  # whether the window kept packets back at the last poll
-        self.left: str | None = None
-        """Why this rank is out of step with its job until it has a new engine; None while it is in step."""
         self.failure: WorkerError | None = None
         """The mismatch or time-out by which it left."""
-        self._open(membership, 0, 0.0)
-        self._kept = nothing_kept(self._ring.packets)
-
-    def _open(self, membership: Membership, first: int, now: float) -> None:
-        """Make an empty ring for an epoch that begins at offset `first`."""
-        self.membership = membership
-        w = membership.window
-        self._ring = Ring(membership, self._base)
-        self._opened = first
-        self._first = first  # least chunk without a result in this epoch
-        self._next = first  # least chunk neither sent nor held back in this epoch
-        self._highest = first - 1  # greatest chunk with a result
-        self._in_flight = 0
-        self._held = 0
-        self._ready: list[int] = []  # held ones that can be sent now
-        self._recovery = Recovery(self._ring, max(1, membership.lead, w // 4), self.timer)
-        self._progress_at = self._stall_at = now  # no operation has stalled before the latter
-        self._stopped: str | None = None  # why
-        self._fetching = False
-
-    @property
-    def next_chunk(self) -> int:
-        """Number of the first chunk beyond all sent (unwrapped)."""
-        return self._base + self._frontier
-
-    @property
-    def first_missing(self) -> int:
-        """Number of the first chunk without a result, in this epoch or a former one (unwrapped)."""
-        first = self._first
-        if first < self._kept.end:
-            lacking = ~self._has_results(first, self._frontier)
-            return self._base + (first + int(lacking.argmax()) if lacking.any() else self._frontier)
-        return self._base + first
+        self._stall_at = 0.0  # no operation has stalled before
 
     @property
     def begun(self) -> int:
@@ -124,16 +85,6 @@ class Engine:
         return bool(self._running)
 
     @property
-    def stopped(self) -> bool:
-        """Whether the epoch has been stopped."""
-        return self._stopped is not None
-
-    @property
-    def fetched(self) -> bool:
-        """Whether all results that `fetch` asked for have come, or nobody waits for them any more."""
-        return not self._fetching or self.left is not None or not bool((self._ring.deadline < PARKED).any())
-
-    @property
     def outstanding(self) -> bool:
         """Whether `poll` and `on_results` have something to do, an all-reduce or none."""
         if self.left is not None:
@@ -141,17 +92,6 @@ class Engine:
         if self._stopped is not None:
             return not self.fetched
         return self.running or self._first < self._frontier
-
-    def missing(self, most: int = 8) -> list[int]:
-        """Return the lowest chunks that were sent in this epoch and have no result, at most `most`."""
-        lacking = np.isfinite(self._ring.deadline) & ~self._ring.held
-        return [self._base + int(offset) for offset in np.sort(self._ring.offset[lacking])[:most]]
-
-    def results_above(self) -> Ranges:
-        """Return the chunks above `first_missing` that have results, in this epoch or a former one."""
-        first = self.first_missing - self._base
-        has = np.flatnonzero(self._has_results(first, self._frontier))
-        return runs(self._base + first + int(at) for at in has)
 
     def leave(self, reason: str, error: WorkerError | None = None) -> None:
         """Refuse all further calls: this rank is out of step with the job until it has a new membership.
@@ -167,62 +107,6 @@ class Engine:
     def skip_to(self, number: int) -> None:
         """Count all-reduces below `number` as begun: they fail without having been."""
         self._number = max(self._number, number)
-
-    def stop(self, why: str) -> None:
-        """Send nothing and take nothing in: a change of epoch begins. The time-out runs on."""
-        self._stopped, self._fetching = why, False
-
-    def fetch(self, chunks: Iterable[tuple[int, int]], now: float) -> None:
-        """While stopped, get the results of these chunks (runs, both ends included) by retransmission.
-
-        Only what was sent in this epoch and has no result is repeated; the switch replays its result if
-        another rank has it. `fetched` says when all came.
-        """
-        lacking = np.isfinite(self._ring.deadline)
-        wanted = np.zeros_like(lacking)
-        for first, last in chunks:
-            low, high = max(first - self._base, self._first), min(last - self._base, self._next - 1)
-            wanted |= lacking & (self._ring.offset >= low) & (self._ring.offset <= high)
-        self._ring.deadline[lacking] = PARKED
-        self._ring.deadline[wanted & ~self._ring.held] = now
-        self._recovery.next_check = self._progress_at = now
-        self._fetching = True
-
-    def resume(self, membership: Membership, now: float) -> None:
-        """Carry on in a new epoch of the same members, from `membership.g0`, which lies before `next_chunk`.
-
-        Raises ResumeError, and changes nothing, where the members differ or the packets are not kept.
-        """
-        old = self.membership
-        same = ("job", "rank", "n", "lead", "elements")
-        changed = [name for name in same if getattr(membership, name) != getattr(old, name)]
-        if changed:
-            raise ResumeError(old.rank, f"{', '.join(changed)} changed")
-        first, frontier = membership.g0 - self._base, self._frontier
-        oldest = max(self._opened, self._next - len(self._ring.packets))
-        if not oldest <= first <= frontier:
-            raise ResumeError(
-                old.rank,
-                f"the epoch begins at chunk {membership.g0}, and it has the packets of chunks "
-                f"{self._base + oldest} to {self._base + frontier - 1}",
-            )
-        rows, rest = self._ring.rows(first, max(0, self._next - first)), max(first, self._next)
-        packets = self._joined([self._ring.packets[rows], self._kept.packets(rest, frontier)])
-        held = np.concatenate([self._ring.held[rows], self._kept.held(rest, frontier)])
-        self._kept = Kept(first, packets, self._has_results(first, frontier), held)
-        self._open(membership, first, now)
-
-    def _has_results(self, first: int, end: int) -> NDArray[np.bool_]:
-        """Return for each of chunks first..end-1 whether its result came, in this epoch or before."""
-        has = self._kept.known(first, end)
-        sent = max(0, min(end, self._next) - first)
-        has[:sent] |= ~np.isfinite(self._ring.deadline[self._ring.rows(first, sent)])
-        return has
-
-    @property
-    def _frontier(self) -> int:
-        """Least chunk beyond all sent: beyond `_next` while kept packets are still to be sent again."""
-        return max(self._next, self._kept.end)
 
     def begin(self, call: Call, now: float, *, timeout: float | None = None) -> Operation:
         """Start an all-reduce and return it; raises NotInJobError."""
@@ -251,6 +135,13 @@ class Engine:
             return now
         limit = self._stall_at if self._running else NEVER
         return min(self._recovery.next_check, limit) if self.outstanding else limit
+
+    @property
+    def lull(self) -> float:
+        """Seconds in which the results may be left to gather: many at once cost little more than one."""
+        if 2 * self._in_flight < self._recovery.window or self._stopped is not None:
+            return 0.0
+        return LULL * (self.timer.quickest or 0.0)
 
     def poll(self, now: float) -> Packets:
         """Return the packets to send now, in order, valid until the next call; fails what has stalled."""
@@ -451,7 +342,8 @@ class Engine:
         ring.held[rows] = False
         self._held -= len(rows)
         self._in_flight += len(rows)
-        return ring.packets[rows]
+        packets: Packets = ring.packets[rows]
+        return packets
 
     def _fill_one(self, packets: Packets, offset: int) -> bool:
         """Fill packets of the operation that holds a chunk, and say whether its exponent is known."""
@@ -461,11 +353,6 @@ class Engine:
                 operation.fill(packets, at)
                 return operation.unready(at, at + 1) is None
         return False
-
-    def _joined(self, parts: list[Packets]) -> Packets:
-        # Left alone, numpy would change structured arrays to the machine's byte order.
-        joined: Packets = np.concatenate([self._ring.packets[:0], *parts], dtype=self._ring.packets.dtype)
-        return joined
 
     def _check_stall(self, now: float) -> None:
         """Fail everything if an operation has waited too long."""

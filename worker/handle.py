@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from .operation import Operation
 from .stats import Stats
 
@@ -59,7 +57,7 @@ class Handle:
         self._drive(self, float("inf") if timeout is None else time.monotonic() + timeout)
         return self.done
 
-    def result(self, timeout: float | None = None) -> NDArray[Any] | list[NDArray[Any]]:
+    def result(self, timeout: float | None = None) -> Any:
         """Wait, and return what `all_reduce` would have returned, or raise what it would have raised.
 
         Raises TimeoutError if it has not ended in `timeout` seconds; it goes on then. The call's own

@@ -49,10 +49,6 @@ class Taken(NamedTuple):
     """Least chunk without a result, or the end."""
 
 
-SEGMENT = np.dtype([("values", np.uint64), ("size", np.uint64), ("first", np.uint64)])
-"""struct segment of kernel.c: where an array lies, its values, the number of its first chunk."""
-
-
 class Tensors:
     """Flat contiguous arrays of one dtype, not empty, cut into chunks of `elements` values.
 
@@ -66,11 +62,8 @@ class Tensors:
         self.end = self._parts[-1][1] if arrays else 0
         """One more than the last chunk."""
         self.size = sum(array.size for _, array in arrays)
-        self.segments = np.zeros(len(arrays), SEGMENT)
-        """The same for C; the arrays must live as long."""
-        self.segments["values"] = [array.ctypes.data for _, array in arrays]
-        self.segments["size"] = [array.size for _, array in arrays]
-        self.segments["first"] = [first for first, _ in arrays]
+        self.segments = np.array([(a.ctypes.data, a.size, first) for first, a in arrays], np.uint64)
+        """struct segment of kernel.c: where each lies, its values, its first chunk. They must live as long."""
 
     @classmethod
     def in_turn(cls, arrays: Sequence[NDArray[Any]], elements: int) -> Tensors:

@@ -179,7 +179,7 @@ def read(path: Path, dtype: str | None) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r")
     except OSError as error:
-        raise FileError(path, f"cannot be read: {error.strerror or error}") from error
+        raise FileError(path, f"cannot be read: {error.strerror or error}; give another --input") from error
     except (ValueError, EOFError) as error:
         raise FileError(path, "is no whole .npy file of numbers; write it with numpy.save") from error
     if not isinstance(array, np.ndarray):

@@ -21,6 +21,7 @@ from wire.control import ControlError, RefusedError, UnreachableControllerError
 from wire.membership import Membership
 
 from .control import BIND_AGAIN, Control, Status, ending
+from .driver import SLICE
 from .errors import Absent, StalledError, WorkerError
 from .session_errors import (
     BarrierTimeoutError,
@@ -31,7 +32,7 @@ from .session_errors import (
     WorkerLostError,
 )
 from .transport import Transport
-from .worker import SLICE, Worker
+from .worker import Worker
 
 CONTROLLER_LIMIT = 120.0
 """Seconds without any answer of the controller after which the session is over."""

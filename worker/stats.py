@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, fields
 from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
 
 BINS_AN_OCTAVE = 8
 """Bins of the histogram of round trips: each spans 9 %."""
@@ -17,33 +21,34 @@ OCTAVES = 26
 class RoundTrips:
     """A histogram of round-trip times with bins of equal ratio: bounded memory, percentiles to 9 %."""
 
-    def __init__(self) -> None:
-        self._bins = [0] * (BINS_AN_OCTAVE * OCTAVES)
-        self.count = 0
+    def __init__(self, bins: NDArray[np.int64] | None = None) -> None:
+        self._bins = np.zeros(BINS_AN_OCTAVE * OCTAVES, np.int64) if bins is None else bins
+
+    @property
+    def count(self) -> int:
+        """Round trips counted."""
+        return int(self._bins.sum())
 
     def add(self, seconds: float) -> None:
         """Count one round trip."""
-        at = int(BINS_AN_OCTAVE * log2(max(SHORTEST, seconds) / SHORTEST))
+        at = int(BINS_AN_OCTAVE * log2(seconds / SHORTEST)) if seconds > SHORTEST else 0
         self._bins[min(at, len(self._bins) - 1)] += 1
-        self.count += 1
 
     def percentile(self, percent: float) -> float | None:
         """Return seconds that `percent` of the round trips do not exceed (within 9 %), None without any."""
-        if not self.count:
+        upto = np.cumsum(self._bins)
+        if not upto[-1]:
             return None
-        left = max(1.0, percent / 100 * self.count)
-        at = 0
-        while left > self._bins[at]:
-            left -= self._bins[at]
-            at += 1
+        at = int(np.searchsorted(upto, max(1.0, percent / 100 * upto[-1])))
         return SHORTEST * float(2.0 ** ((at + 0.5) / BINS_AN_OCTAVE))
+
+    def copy(self) -> RoundTrips:
+        """Return what has been counted until now."""
+        return RoundTrips(self._bins.copy())
 
     def since(self, before: RoundTrips) -> RoundTrips:
         """Return what was counted since `before`, a copy of this one then."""
-        other = RoundTrips()
-        other._bins = [now - then for now, then in zip(self._bins, before._bins, strict=True)]
-        other.count = self.count - before.count
-        return other
+        return RoundTrips(self._bins - before._bins)
 
 
 @dataclass
@@ -106,7 +111,9 @@ class Stats:
 
     def copy(self) -> Stats:
         """Return these counts as they are now."""
-        return self.since(Stats())
+        other = copy(self)
+        other.round_trips = self.round_trips.copy()
+        return other
 
     def since(self, before: Stats) -> Stats:
         """Return what was counted since `before`, a copy of these."""

@@ -155,9 +155,10 @@ class UdpTransport:
         while done < len(packets):
             run = self.segments
             todo = min(-(-(len(packets) - done) // run), MESSAGES)
-            starts = done + np.arange(todo) * run
-            self._out.bases[:todo] = packets.ctypes.data + starts * size
-            self._out.lengths[:todo] = np.minimum(run, len(packets) - starts) * size
+            starts = range(done, done + todo * run, run)
+            first = packets.ctypes.data
+            self._out.bases[:todo] = [first + start * size for start in starts]
+            self._out.lengths[:todo] = [min(run, len(packets) - start) * size for start in starts]
             sent = self._call("sendmmsg", self._out, todo)
             if sent >= 0:
                 done = min(len(packets), done + sent * run)
@@ -195,13 +196,11 @@ class UdpTransport:
             self._poll_in.poll(math.ceil(1000 * timeout))
             count = self._receive_now()
         size = self._dtype.itemsize
-        lengths = self._in.received[:count]
-        if (lengths == size).all():
-            raw = np.ascontiguousarray(self._buffer[:count, :size]).reshape(-1)
-        else:
-            raw = np.concatenate(
-                [row[: length - length % size] for row, length in zip(self._buffer, lengths, strict=False)]
-            )
+        lengths = self._in.received[:count].tolist()
+        runs = [row[: length - length % size] for row, length in zip(self._buffer, lengths, strict=False)]
+        if count == 1:
+            return runs[0].view(self._dtype)
+        raw = np.concatenate(runs) if runs else self._buffer[0, :0]
         return raw.view(self._dtype)
 
     def _receive_now(self) -> int:

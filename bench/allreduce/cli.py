@@ -119,9 +119,10 @@ def bench_allreduce(
         run.outcome.absent.update(absent)
         try:
             run.all(cells, running)
-        except KeyboardInterrupt:
-            say("interrupted: what was measured until then")
-            _report(run.outcome, json_file)
+        except BaseException:  # a signal, or a wrong sum
+            if run.outcome.results:
+                say("it ended early; what was measured until then:")
+                _report(run.outcome, json_file)
             raise
     _report(run.outcome, json_file)
     if plots is not None:

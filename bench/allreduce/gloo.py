@@ -54,9 +54,13 @@ class Gloo:
         """See serve.Collective."""
         self._distributed.all_reduce(self._barrier)
 
-    def counts(self) -> tuple[int, int]:
-        """The kernel counts what TCP sends, not Gloo."""
-        return 0, 0
+    def counts(self) -> dict[str, float]:
+        """Return none: the kernel counts what TCP sends."""
+        return {}
+
+    def trips(self) -> dict[str, float | None]:
+        """Return none."""
+        return {}
 
 
 def run() -> None:

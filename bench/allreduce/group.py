@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 from types import TracebackType
 from typing import Any
@@ -24,8 +25,8 @@ CELL_LIMIT_S = 20.0
 """What a cell may take, its first all-reduce and every comparison included."""
 MOST_CALLS = 200
 FEW_CALLS = 3
-LONGEST_CALL_S = 0.6 * CELL_LIMIT_S
-"""Nothing slower is begun: the arrays are also made and compared."""
+LONGEST_CALL = 0.6
+"""By a cell's limit; nothing slower is begun: the arrays are also made and compared."""
 TELLING_BYTES = 256 << 10
 """Smaller arrays do not tell how long larger ones take."""
 ARRAYS = 3
@@ -46,9 +47,27 @@ class Figures:
 
     seconds: tuple[float, ...]
     """Of each timed all-reduce: of the slowest rank, or in a series of small ones the ranks' mean."""
-    packets: int
-    """Aggregation packets that all ranks sent in the timed ones, retransmissions included; 0 if not known."""
-    retransmissions: int
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Sums over all ranks and timed ones, by the names of worker.Stats; {} of Gloo."""
+    trips: tuple[float, float] | None = None
+    """Seconds of round trips: the ranks' median of medians, and the largest of 99th percentiles."""
+
+    @property
+    def resent(self) -> float:
+        """Retransmissions by packets sent; 0 where nobody counts them."""
+        return self.counts.get("retransmissions", 0) / max(1, self.counts.get("packets_sent", 0))
+
+    @property
+    def in_flight(self) -> float | None:
+        """Packets of a rank under way, the mean over the time; None if unknown."""
+        seconds = self.counts.get("seconds")
+        return self.counts["packet_seconds"] / seconds if seconds else None
+
+    @property
+    def limited(self) -> float | None:
+        """Share of the time in which the window kept packets back; None if unknown."""
+        seconds = self.counts.get("seconds")
+        return self.counts["limited_seconds"] / seconds if seconds else None
 
     @property
     def median(self) -> float:
@@ -116,23 +135,23 @@ class Group:
             guesses.append(seconds * max(1.0, cell.nbytes / nbytes))
         return max(guesses)
 
-    def measure(self, cell: Cell, budget_s: float, least_s: float) -> Figures:
+    def measure(self, cell: Cell, budget_s: float, least_s: float, limit_s: float = CELL_LIMIT_S) -> Figures:
         """All-reduce a cell's array again and again for about `budget_s` seconds.
 
         The first one, which warms up, decides how often; it counts only where there is time for no other.
         `least_s` is the least time that the link allows. Raises SkippedError for what would not end in
-        CELL_LIMIT_S, or did not; WrongSumError, NetworkError, ControlError.
+        `limit_s`, or did not; WrongSumError, NetworkError, ControlError.
         """
         expected = self.expected(cell, least_s)
-        if expected > LONGEST_CALL_S:
+        if expected > LONGEST_CALL * limit_s:
             raise SkippedError(self._record.target, f"one would take {expected:.3g} s")
         _refuse_if_too_large(self._record.target, ARRAYS * len(self._hosts) * cell.nbytes)
         try:
             self.start()
             begun = time.monotonic()
-            figures = self.ask(cell.dtype, cell.nbytes, 1, CELL_LIMIT_S)
+            figures = self.ask(cell.dtype, cell.nbytes, 1, limit_s)
             once = time.monotonic() - begun
-            left = CELL_LIMIT_S - once
+            left = limit_s - once
             fit = int(0.8 * left / once)
             calls = min(MOST_CALLS, fit, max(FEW_CALLS, int(budget_s / figures.median)))
             if calls > 0:  # else the first one has to do
@@ -169,10 +188,14 @@ class Group:
         # slowest rank's share of that would count twice.
         combine: Callable[[tuple[float, ...]], float] = mean if answers[0]["series"] else max
         seconds = tuple(combine(times) for times in of_ranks)
+        counts: Counter[str] = Counter()
+        for answer in answers:
+            counts.update(answer["counts"])
+        trips = [answer["trips"] for answer in answers if answer["trips"].get("p50") is not None]
         return Figures(
-            seconds=seconds,
-            packets=sum(answer["packets"] for answer in answers),
-            retransmissions=sum(answer["retransmissions"] for answer in answers),
+            seconds,
+            dict(counts),
+            (median(t["p50"] for t in trips), max(t["p99"] for t in trips)) if trips else None,
         )
 
     def __enter__(self) -> Group:

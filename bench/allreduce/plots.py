@@ -30,12 +30,14 @@ class Axis:
     name: str
     title: str
     words: Callable[[Any], str]
+    unit: str
+    """What follows a value where the axis is not named beside."""
 
 
 AXES = (
-    Axis("workers", "workers", lambda count: f"{count} workers"),
-    Axis("size", "array of each worker", words_of_size),
-    Axis("loss", "packets lost each way", lambda share: f"{100 * share:g} %"),
+    Axis("workers", "workers", str, " workers"),
+    Axis("size", "array of each worker", words_of_size, ""),
+    Axis("loss", "packets lost each way", lambda share: f"{100 * share:g} %", " lost"),
 )
 Panels = dict[tuple[str, "float | None"], list[Result]]
 
@@ -50,7 +52,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Draw NAME.png for each axis that the run has two points of; return the files.
 
     A panel for each target and link, of the cells that differ in the axis and dtype alone: where there are
-    several such sets, of the longest.
+    several such sets, of the longest, without loss, with the largest arrays.
     """
     files = []
     for axis in AXES:
@@ -75,6 +77,10 @@ def panels_of(results: Sequence[Result], axis: Axis) -> Panels:
     def at(result: Result) -> Any:
         return _fields(result.cell)[axis.name]
 
+    def rank(members: list[Result]) -> tuple[float, ...]:
+        cell = members[0].cell
+        return len({at(member) for member in members}), -cell.loss, cell.nbytes, cell.place.workers
+
     places: dict[tuple[str, float | None], dict[tuple[Any, ...], list[Result]]] = {}
     for result in results:
         if result.figures(OURS) is not None:
@@ -83,7 +89,7 @@ def panels_of(results: Sequence[Result], axis: Axis) -> Panels:
             places.setdefault(place, {}).setdefault(rest, []).append(result)
     found: Panels = {}
     for place, sets in places.items():
-        longest = max(sets.values(), key=lambda members: len({at(member) for member in members}))
+        longest = max(sets.values(), key=rank)
         if len({at(member) for member in longest}) > 1:
             found[place] = sorted(longest, key=at)
     return found
@@ -107,9 +113,7 @@ def _draw(path: Path, panels: Panels, axis: Axis) -> None:
         panel.grid(alpha=0.3)
         others = [other for other in AXES if other.name != axis.name]
         rest = _rest(results[0].cell, axis)
-        common = ", ".join(
-            f"{other.words(rest[other.name])}{' lost' if other.name == 'loss' else ''}" for other in others
-        )
+        common = ", ".join(other.words(rest[other.name]) + other.unit for other in others)
         panel.set_title(f"{target}, links {words_of_link(link_mbit)}: {common}", fontsize=9)
         panel.legend(fontsize=7, handlelength=3.5)
     figure.savefig(path)
@@ -142,4 +146,4 @@ def _lines(panel: Any, results: Sequence[Result], axis: Axis, values: Sequence[A
     for label, style, heights in lines:
         known = [(place(r), height) for r, height in zip(bounded, heights, strict=True) if height is not None]
         if known:
-            panel.plot(*zip(*known, strict=True), linestyle=style, color="grey", label=label)
+            panel.plot(*zip(*known, strict=True), linestyle=style, marker="x", color="grey", label=label)

@@ -15,6 +15,8 @@ from worker.child import main, say
 
 from .serve import serve
 
+COUNTS = ("packets_sent", "retransmissions", "seconds", "packet_seconds", "limited_seconds")
+
 
 class Switch:
     """See serve.Collective."""
@@ -24,6 +26,7 @@ class Switch:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._barrier = np.zeros(1, np.int32)
+        self._before = worker.stats.copy()
 
     def load(self, mine: NDArray[Any], out: NDArray[Any]) -> None:
         """See serve.Collective."""
@@ -36,9 +39,15 @@ class Switch:
         """See serve.Collective."""
         self._worker.all_reduce(self._barrier)
 
-    def counts(self) -> tuple[int, int]:
-        """See serve.Collective."""
-        return self._worker.stats.packets_sent, self._worker.stats.retransmissions
+    def counts(self) -> dict[str, float]:
+        """Return those that worker.Stats explains."""
+        stats = self._worker.stats
+        return {name: getattr(stats, name) for name in COUNTS}
+
+    def trips(self) -> dict[str, float | None]:
+        """Return the median and the 99th percentile in seconds."""
+        since, self._before = self._worker.stats.since(self._before), self._worker.stats.copy()
+        return {"p50": since.rtt_p50, "p99": since.rtt_p99}
 
 
 def run() -> None:

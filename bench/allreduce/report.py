@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +17,7 @@ from .group import Figures
 from .run import Outcome, Result, words_of_link, words_of_size
 
 Print = Callable[[str], None]
+NAMES = ("dtype", "loss", "size", "workers")
 
 
 def ratios(result: Result, outcome: Outcome) -> dict[str, float]:
@@ -86,8 +88,10 @@ def _figures_tree(result: Result, way: str, found: Figures) -> dict[str, Any]:
         "melements_per_s": 1e-6 * result.cell.nbytes / ITEM_BYTES / found.median,
         "seconds": {"median": found.median, "min": min(found.seconds), "max": max(found.seconds)},
         "calls": len(found.seconds),
-        "packets": found.packets,
-        "retransmissions": found.retransmissions,
+        "counts": dict(found.counts),
+        "in_flight": found.in_flight,
+        "limited": found.limited,
+        "round_trips": None if found.trips is None else dict(zip(("p50", "p99"), found.trips, strict=True)),
     }
 
 
@@ -98,6 +102,7 @@ def print_all(outcome: Outcome, say: Print) -> None:
         groups.setdefault((result.cell.place.target, result.cell.place.link_mbit), []).append(result)
     for (target, link_mbit), results in groups.items():
         _print_goodput(target, link_mbit, results, outcome)
+        _print_behaviour(target, link_mbit, results)
     _print_latency(outcome)
     for result in outcome.results:
         for way, found in result.by.items():
@@ -110,10 +115,7 @@ def print_all(outcome: Outcome, say: Print) -> None:
 
 
 def _print_goodput(target: str, link_mbit: float | None, results: list[Result], outcome: Outcome) -> None:
-    shown = sorted(
-        (result for result in results if any(map(result.figures, result.by))),
-        key=lambda r: (r.cell.dtype, r.cell.loss, r.cell.nbytes, r.cell.place.workers),
-    )
+    shown = sorted((result for result in results if any(map(result.figures, result.by))), key=_order)
     if not shown:
         return
     shaped = link_mbit is not None
@@ -123,24 +125,41 @@ def _print_goodput(target: str, link_mbit: float | None, results: list[Result], 
         limits = (_share(by.get("bound")), _times(by.get("ring"))) if shaped else (_share(by.get("numpy")),)
         rows.append(
             (
-                result.cell.dtype,
-                f"{100 * result.cell.loss:g} %",
-                words_of_size(result.cell.nbytes),
-                str(result.cell.place.workers),
+                *_names(result),
                 _milliseconds(ours),
                 _rate(result.mbit_per_s()),
                 *limits,
                 _rate(result.mbit_per_s(GLOO)),
                 _times(by.get("gloo")),
-                f"{100 * ours.retransmissions / max(1, ours.packets):.2g} %" if ours else "",
             )
         )
     limits = ("of bound", "× ring") if shaped else ("of numpy's",)
-    heads = ("dtype", "loss", "size", "workers", "ms (least, most)", "Mbit/s", *limits)
+    heads = (*NAMES, "ms (least, most)", "Mbit/s", *limits)
     title = (
         f"{target}, links {words_of_link(link_mbit)}, {shown[0].elements} values a packet: goodput a worker"
     )
-    print_table(title, (*heads, "Gloo Mbit/s", "× Gloo", "resent"), rows, left=1)
+    print_table(title, (*heads, "Gloo Mbit/s", "× Gloo"), rows, left=1)
+
+
+def _print_behaviour(target: str, link_mbit: float | None, results: list[Result]) -> None:
+    rows = []
+    for result in sorted(results, key=_order):
+        ours = result.figures(OURS)
+        if ours is not None and ours.in_flight is not None and ours.limited is not None:
+            middle, late = ours.trips or (math.nan, math.nan)
+            rows.append(
+                (
+                    *_names(result),
+                    f"{ours.in_flight:,.0f} of {result.window}",
+                    f"{100 * ours.limited:.0f} %",
+                    f"{1e3 * middle:.3g} ({1e3 * late:.3g})",
+                    f"{100 * ours.resent:.2g} %",
+                )
+            )
+    if rows:
+        heads = ("packets in flight", "window full", "round trip ms (p99)", "resent")
+        title = f"{target}, links {words_of_link(link_mbit)}: how the workers did it"
+        print_table(title, (*NAMES, *heads), rows, left=1)
 
 
 def _print_latency(outcome: Outcome) -> None:
@@ -168,6 +187,17 @@ def _print_latency(outcome: Outcome) -> None:
     if rows:
         heads = ("target", "links", "workers", "all-reduce", "µs", "ping-pong µs", "× ping-pong", "Gloo µs")
         print_table("latency: median time of a small all-reduce", heads, rows)
+
+
+def _order(result: Result) -> tuple[str, float, int, int]:
+    cell = result.cell
+    return cell.dtype, cell.loss, cell.nbytes, cell.place.workers
+
+
+def _names(result: Result) -> tuple[str, ...]:
+    """Return what tells a row from others of its table, as NAMES calls it."""
+    cell = result.cell
+    return cell.dtype, f"{100 * cell.loss:g} %", words_of_size(cell.nbytes), str(cell.place.workers)
 
 
 def _words(result: Result) -> str:

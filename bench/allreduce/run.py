@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
 from bench import names
+from bench.errors import WrongSumError
 from topologies import jobs, manager
 from topologies.ranks import RankError
 from topologies.record import NetRecord
 from topologies.spec import star
+from wire.errors import P4ReduceError
 
 from . import gloo, memory, pingpong
 from .bounds import least_seconds
@@ -82,7 +85,8 @@ class Run:
     def all(self, cells: Sequence[Cell], running: NetRecord | None = None) -> Outcome:
         """Measure cells, those of a place together; `running` is the network that is there for all of them.
 
-        Raises WrongSumError, and what bringing up networks raises.
+        A network that does not come up, or breaks, is one whose cells are not measured. Raises WrongSumError,
+        and with `running` whatever is wrong with that network.
         """
         self._begun = time.monotonic()
         self._done, self._total = 0.0, self._cost(cells)
@@ -93,19 +97,27 @@ class Run:
         for at, place in enumerate(places):
             here = [cell for cell in cells if cell.place == place]
             if not self._time_for(self._start_cost(place)):
-                self._skip_all(here)
+                self._skip_all(here, self._over())
                 continue
             self.say(f"network {at + 1} of {len(places)}{self._left()}: {words(place)}")
-            with ExitStack() as stack:
-                record = running or stack.enter_context(
-                    manager.network(
-                        star(place.workers, place.link_mbit),
-                        name=names.fresh("allreduce"),
-                        target=place.target,
-                        elements=self.elements,
+            before = len(self.outcome.results)
+            try:
+                with ExitStack() as stack:
+                    record = running or stack.enter_context(
+                        manager.network(
+                            star(place.workers, place.link_mbit),
+                            name=names.fresh("allreduce"),
+                            target=place.target,
+                            elements=self.elements,
+                        )
                     )
-                )
-                self._place(record, place, here)
+                    self._place(record, place, here)
+            except WrongSumError:
+                raise
+            except P4ReduceError as error:
+                if running is not None:
+                    raise
+                self._skip_all(here[len(self.outcome.results) - before :], str(error).splitlines()[0])
         return self.outcome
 
     def _place(self, record: NetRecord, place: Place, cells: Sequence[Cell]) -> None:
@@ -155,7 +167,9 @@ class Run:
                 continue
             self.say(f"  {words_of_cell(cell)}: {group.kind}{self._left()}")
             try:
-                by[group.kind] = group.measure(cell, self.budget_s, least_s)
+                by[group.kind] = group.measure(
+                    cell, self.budget_s, least_s, min(CELL_LIMIT_S, self._time_left())
+                )
             except SkippedError as error:
                 by[group.kind] = error.why
         told = groups[0].told
@@ -169,10 +183,9 @@ class Run:
                 self.outcome.sums[key] = seconds
         self._step(cost)
 
-    def _skip_all(self, cells: Sequence[Cell]) -> None:
+    def _skip_all(self, cells: Sequence[Cell], why: str) -> None:
         for cell in cells:
-            by: dict[str, Figures | str] = {OURS: self._over()}
-            self.outcome.results.append(Result(cell, self.elements, 0, 0, by))
+            self.outcome.results.append(Result(cell, self.elements, 0, 0, {OURS: why}))
 
     # ---- time
 
@@ -186,10 +199,13 @@ class Run:
         each = (ways * (self.budget_s + min(2 * least_seconds(c), CELL_LIMIT_S) + 0.5) for c in cells)
         return sum(each) + sum(map(self._start_cost, places))
 
-    def _time_for(self, seconds: float) -> bool:
+    def _time_left(self) -> float:
         if self.limit_s is None:
-            return True
-        return time.monotonic() - self._begun + seconds < self.limit_s - MARGIN_S
+            return math.inf
+        return self.limit_s - MARGIN_S - (time.monotonic() - self._begun)
+
+    def _time_for(self, seconds: float) -> bool:
+        return seconds < self._time_left()
 
     def _over(self) -> str:
         return f"the set's {self.limit_s:g} s were over"

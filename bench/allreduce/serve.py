@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
+from collections import Counter
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -35,16 +36,19 @@ class Collective(Protocol):
     def barrier(self) -> None:
         """Wait for the other ranks."""
 
-    def counts(self) -> tuple[int, int]:
-        """Return packets sent and retransmissions so far, 0 where nobody counts them."""
+    def counts(self) -> dict[str, float]:
+        """Return sums of what the rank counts so far; serve() tells how much each grew."""
+
+    def trips(self) -> dict[str, float | None]:
+        """Return what the rank knows of round trips since the last call."""
 
 
 def serve(collective: Collective, rank: int, n: int) -> None:
     """Answer the parent's lines until it closes our standard input.
 
     A line asks for `calls` all-reduces of `size` values of `dtype`. The answer has their `seconds`, whether
-    they came in `series` without barriers between, `packets` and `retransmissions` of all of them, `crc` of
-    each result, and `wrong`, how many are not numpy's sum.
+    they came in `series` without barriers between, the `counts` and `trips` of all of them, `crc` of each
+    result, and `wrong`, how many are not numpy's sum.
     """
     for line in sys.stdin:
         asked = json.loads(line)
@@ -57,26 +61,27 @@ def _measure(collective: Collective, rank: int, n: int, dtype: str, size: int, c
     outs = np.ones((min(calls, max(1, TOGETHER_BYTES // mine.nbytes)), size), mine.dtype)
     seconds: list[float] = []
     crcs: list[int] = []
-    wrong, sent = 0, np.zeros(2, np.int64)
+    wrong = 0
+    counts: Counter[str] = Counter()
+    collective.trips()  # those of before
     while len(seconds) < calls:
         rows = outs[: calls - len(seconds)]
         for row in rows:
             collective.load(mine, row)
         collective.barrier()  # nobody's clock starts while another rank still compares
-        before = np.array(collective.counts())
+        before = collective.counts()
         for row in rows:
             start = perf_counter()
             collective.reduce(mine, row)
             seconds.append(perf_counter() - start)
-        sent += np.array(collective.counts()) - before
+        counts.update({name: value - before[name] for name, value in collective.counts().items()})
         wrong += sum(not wanted.is_it(row) for row in rows)
         crcs += [zlib.crc32(row) for row in rows]
-    packets, again = sent.tolist()
     return {
         "seconds": seconds,
         "series": len(outs) > 1,
-        "packets": packets,
-        "retransmissions": again,
+        "counts": counts,
+        "trips": collective.trips(),
         "crc": crcs,
         "wrong": wrong,
     }

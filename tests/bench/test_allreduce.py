@@ -26,12 +26,20 @@ from bench.errors import WrongSumError
 from controller.cli import app
 from topologies import jobs, manager
 from topologies import record as records
+from topologies.errors import NetworkError
 from topologies.record import NetRecord, new_record
 from topologies.spec import star
-from topologies.targets import Bmv2Target, EmbeddedTarget, Target
+from topologies.targets import Target
 
 TINY = ["bench", "allreduce", "--elements", "64", "--sizes", "2KiB", "--peers", "none", "--json", "-"]
 MIB = 1 << 20
+COUNTS = {
+    "packets_sent": 20,
+    "retransmissions": 1,
+    "seconds": 0.5,
+    "packet_seconds": 12.0,
+    "limited_seconds": 0.125,
+}
 
 
 def invoke(*arguments: str) -> Any:
@@ -51,7 +59,7 @@ def result(ours: Figures | str, of: Cell | None = None, **others: Figures | str)
 
 def test_goodput_is_that_of_the_median_and_ratios_are_to_what_the_same_run_measured() -> None:
     of = cell(nbytes=1_000_000)
-    found = result(Figures((0.5, 0.2, 0.3), 50, 1), of, gloo=Figures((0.6,), 0, 0))
+    found = result(Figures((0.5, 0.2, 0.3)), of, gloo=Figures((0.6,)))
     assert found.mbit_per_s() == pytest.approx(8 / 0.3)
     assert found.mbit_per_s("gloo") == pytest.approx(8 / 0.6)
     outcome = Outcome([found], {of.place: 0.1}, {("int32", 4, 1_000_000): 0.003})
@@ -86,7 +94,7 @@ def test_large_arrays_get_the_share_of_the_link_that_headers_leave() -> None:
 
 
 def test_a_skipped_cell_says_why_in_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome([result("too slow", gloo=Figures((1.0,), 0, 0))], absent={"bmv2": "not here"})
+    outcome = Outcome([result("too slow", gloo=Figures((1.0,)))], absent={"bmv2": "not here"})
     lines: list[str] = []
     report.print_all(outcome, lines.append)
     assert lines[0] == "not measured: embedded, 100 Mbit/s, 4 workers, 1 MiB int32, p4reduce: too slow"
@@ -142,8 +150,11 @@ class Alone:
     def barrier(self) -> None:
         self.barriers += 1
 
-    def counts(self) -> tuple[int, int]:
-        return 10 * self.calls, self.calls
+    def counts(self) -> dict[str, float]:
+        return {"packets_sent": 10 * self.calls, "retransmissions": self.calls}
+
+    def trips(self) -> dict[str, float | None]:
+        return {"p50": 0.5}
 
 
 @pytest.mark.parametrize(("nbytes", "barriers"), [(4096, 1), (2 * MIB, 5)], ids=["series", "one by one"])
@@ -157,7 +168,8 @@ def test_a_rank_answers_with_every_call_and_counts_wrong_results(
         serve.serve(collective, 0, 1)
         answer = json.loads(capsys.readouterr().out)
         assert len(answer["seconds"]) == len(answer["crc"]) == 5
-        assert (answer["packets"], answer["retransmissions"]) == (50, 5)
+        assert answer["counts"] == {"packets_sent": 50, "retransmissions": 5}
+        assert answer["trips"] == {"p50": 0.5}
         assert answer["wrong"] == error
         assert len(set(answer["crc"])) == 1 + error
         assert collective.barriers == barriers
@@ -190,7 +202,7 @@ class Scripted(Group):
 
 def answer(seconds: float = 0.1, crc: int = 7, wrong: int = 0, series: bool = False) -> dict[str, Any]:
     told = {"seconds": [seconds], "crc": [crc], "wrong": wrong, "series": series}
-    return {**told, "packets": 20, "retransmissions": 1}
+    return {**told, "counts": COUNTS, "trips": {"p50": seconds / 100, "p99": seconds / 10}}
 
 
 @pytest.fixture
@@ -202,7 +214,8 @@ def test_the_first_all_reduce_decides_how_many_follow(record: NetRecord) -> None
     group = Scripted(record, [answer(0.1), answer(0.2)])
     found = group.measure(cell(), 1.0, 0.0)
     assert group.asked == [1, 5]  # 1 s of 0.2 s each
-    assert found == Figures((0.2,) * 5, 40, 2)
+    assert found == Figures((0.2,) * 5, {name: 2 * count for name, count in COUNTS.items()}, (0.0015, 0.02))
+    assert (found.resent, found.in_flight, found.limited) == (0.05, 24.0, 0.25)
     series = Scripted(record, [answer(0.1, series=True), answer(0.2, series=True)])
     assert series.measure(cell(), 0.0, 0.0).median == pytest.approx(0.15)
     assert series.asked == [1, 3]  # three at least
@@ -305,10 +318,38 @@ def test_a_run_begins_nothing_that_its_time_does_not_allow() -> None:
     assert said == []
 
 
+def test_a_network_that_does_not_come_up_costs_its_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def up(spec: Any, **_: Any) -> NetRecord:
+        raise NetworkError("bench-x", "no memory" if len(spec.hosts) == 4 else "no luck")
+
+    monkeypatch.setattr(manager, "up", up)
+    run = Run(peers=[], budget_s=1.0, limit_s=None, elements=64, say=lambda _: None, progress=lambda _: None)
+    outcome = run.all([cell(), cell("float32"), cell(workers=2)])
+    assert [r.by["p4reduce"] for r in outcome.results] == ["bench-x: no memory"] * 2 + ["bench-x: no luck"]
+
+
+def test_what_was_measured_is_shown_when_it_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_cells(self: Run, cells: Any, running: Any) -> None:
+        self.outcome.results.append(result(Figures((1.0,), COUNTS, (0.001, 0.002))))
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Run, "all", all_cells)
+    done = invoke("bench", "allreduce", "--targets", "embedded")
+    assert done.exit_code == 143
+    assert "goodput a worker" in done.stdout
+    assert "it ended early" in done.stderr
+
+
 # ---- whole runs
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.allreduce.cli.BUDGET_S", 0.05)
+
+
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 def test_it_measures_each_target_and_leaves_nothing(target: Target, tmp_path: Path) -> None:
     done = invoke(*TINY, "--workers", "2", "--targets", target.name, "--loss", "0,10", "--links", "100mbit")
     tree = json.loads(done.stdout)
@@ -322,13 +363,14 @@ def test_it_measures_each_target_and_leaves_nothing(target: Target, tmp_path: Pa
         assert measured["ways"].keys() == {"p4reduce"}
     ours = [c["ways"]["p4reduce"] for c in tree["cells"]]
     # Of 2 ranks and each call: a header packet, 8 chunks, and for floats 8 exponents ahead of them.
-    plain = [(w["packets"] - w["retransmissions"]) / w["calls"] for w in ours]
+    plain = [(w["counts"]["packets_sent"] - w["counts"]["retransmissions"]) / w["calls"] for w in ours]
     assert plain[:2] == [2 * (1 + 8 + 8), 2 * (1 + 8)]
-    assert sum(w["retransmissions"] for w in ours[2:]) > 0
+    assert sum(w["counts"]["retransmissions"] for w in ours[2:]) > 0
     assert not [name for name in records.names() if name.startswith("bench-")]
 
 
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"allreduce-{os.getpid()}"
     with manager.network(star(3), name=name, target=target.name, elements=64) as record:
@@ -360,6 +402,7 @@ def test_a_running_network_is_used_and_stays(target: Target, monkeypatch: pytest
 
 
 @pytest.mark.root
+@pytest.mark.usefixtures("short")
 @pytest.mark.skipif(gloo.missing() is not None, reason=str(gloo.missing()))
 def test_gloo_is_measured_on_the_same_links() -> None:
     words = [*TINY[:-4], "--peers", "gloo", "--json", "-", "--workers", "2", "--targets", "embedded"]
@@ -367,59 +410,3 @@ def test_gloo_is_measured_on_the_same_links() -> None:
     for measured in (first, second):
         assert measured["ways"]["gloo"]["mbit_per_s"] > 0
         assert measured["ratios"].keys() == {"gloo"}
-
-
-# ---- docs/benchmarks.md
-
-
-PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
-
-
-@pytest.mark.parametrize("line", re.findall(r"^p4reduce (bench allreduce[^#\n]*)", PAGE, re.MULTILINE))
-def test_the_page_s_commands_choose_cells(line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    chosen: list[Cell] = []
-    monkeypatch.chdir(tmp_path)
-    for kind in (EmbeddedTarget, Bmv2Target):
-        monkeypatch.setattr(kind, "missing", lambda self: None)
-    monkeypatch.setattr(Run, "all", lambda self, cells, running: chosen.extend(cells))
-    monkeypatch.setattr("bench.allreduce.plots.check", lambda: None)
-    monkeypatch.setattr(
-        "topologies.record.load",
-        lambda name: new_record(name, star(3), target="bmv2", elements=64, slots=1024, root=tmp_path),
-    )
-    done = invoke(*line.split())
-    assert done.exit_code == 0, done.output
-    wanted = {"--workers 2,8": 2 * 2 * 2 * 2 * 2 * 2, "--workers 2,4,8,16": 4 * 2 * 2, "--net": 2}
-    for option, count in wanted.items():
-        if f"{option} " in line:
-            assert len(chosen) == count
-    assert chosen
-
-
-def test_the_page_explains_every_column_and_its_figures_follow_from_the_formulas(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for link in (None, 100.0):
-        small = cell(nbytes=4096, link=link)
-        report.print_all(Outcome([result(Figures((1.0,), 1, 0), small)], {small.place: 1.0}), lambda _: None)
-    heads = {head.strip() for line in capsys.readouterr().out.splitlines() for head in line.split("┃")[1:-1]}
-    known = {
-        "dtype",
-        "loss",
-        "size",
-        "workers",
-        "target",
-        "links",
-        "all-reduce",
-        "µs",
-        "ping-pong µs",
-        "Gloo µs",
-    }
-    for head in heads - known:
-        assert head in PAGE, head
-    for elements, share in ((256, "95.2 %"), (64, "83.1 %")):
-        assert share == f"{100 * 4 * elements / (52 + 4 * elements):.1f} %"
-        assert share in PAGE
-    rates = ", ".join(f"{100 * n / (2 * (n - 1)):.0f}" for n in (2, 4, 8, 16))
-    assert f"{rates} Mbit/s at 2, 4, 8, 16 workers" in PAGE
-    assert f"{PERIOD:,} values" in PAGE

@@ -17,7 +17,7 @@ WORKERS, SIZE, LOSS = plots.AXES
 
 
 def result(workers: int = 4, link: float | None = 100.0, nbytes: int = 1 << 20, loss: float = 0.0) -> Result:
-    figures = Figures((0.1 * workers,), 0, 0)
+    figures = Figures((0.1 * workers,))
     by: dict[str, Figures | str] = {"p4reduce": figures, "gloo": figures}
     return Result(Cell(Place("embedded", workers, link), "float32", nbytes, loss), 256, 256, 64, by)
 

@@ -37,6 +37,7 @@ from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
 from topologies.spec import star
 from wire.constants import TOKEN_VARIABLE
+from wire.control import WITHDRAWN
 from wire.verdicts import Verdict
 
 HOSTS = 5
@@ -291,6 +292,9 @@ def test_workers_change_and_those_who_stay_keep_their_sessions(record: NetRecord
             for sid, port in ((sids[0], 6001), (sids[2], 6003)):
                 stop = await told(controller, sid, epoch=epoch)
                 await told(controller, sid, wait=0.0, epoch=epoch, stopped=stop["change"], udp_port=port)
+            status = {"epoch": epoch, "stopped": stop["change"]}
+            fail = await told(controller, sids[0], udp_port=6001, **status)
+            assert fail["lost"] == [{"rank": 1, "host": "h2", "why": WITHDRAWN}]
             for sid, port in ((sids[0], 6001), (sids[2], 6003)):
                 status = {"epoch": epoch, "stopped": stop["change"], "failed": stop["change"]}
                 await told(controller, sid, wait=0.0, udp_port=port, **status)

@@ -17,12 +17,45 @@ from numpy.typing import NDArray
 
 from tests.network.tensors import Call, tensor
 from wire.membership import Membership
+from wire.packet import Packets
 from worker.child import main, say
+from worker.errors import MismatchError, StalledError
 from worker.join import join
 from worker.session_errors import WorkerLostError
 from worker.transport import Transport
 from worker.udp import UdpTransport
 from worker.worker import Worker
+
+
+class Shuffling:
+    """A transport that sends each burst in any order, and a part of it only with the next one."""
+
+    def __init__(self, membership: Membership, sock: socket.socket) -> None:
+        self._under = UdpTransport(membership, sock)
+        self._draw = np.random.default_rng([3, membership.rank])
+        self._held: list[Packets] = []
+
+    def send(self, packets: Packets) -> None:
+        """Send some of these and of those held back."""
+        mixed = np.concatenate([*self._held, packets], dtype=packets.dtype)
+        self._draw.shuffle(mixed)
+        now = len(mixed) - int(self._draw.integers(0, 1 + len(mixed) // 4))
+        self._held = [mixed[now:]]
+        self._under.send(mixed[:now])
+
+    def receive(self, timeout: float) -> Packets:
+        """Return what came, in any order, once what was held back is out; see Transport."""
+        found = self._under.receive(timeout)
+        if not len(found) and self._held and len(self._held[0]):
+            self._under.send(self._held[0])
+            self._held = []
+        mixed: Packets = found.copy()
+        self._draw.shuffle(mixed)
+        return mixed
+
+    def close(self) -> None:
+        """See Transport."""
+        self._under.close()
 
 
 def direct(text: str) -> Worker:
@@ -42,7 +75,9 @@ def run() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--calls", type=json.loads, required=True)
     parser.add_argument("--results", required=True)
-    parser.add_argument("--after", type=json.loads, help="the calls once a worker was lost")
+    parser.add_argument("--after", type=json.loads, help="the calls once one has failed")
+    parser.add_argument("--call-timeout", type=float, default=30.0)
+    parser.add_argument("--shuffle", action="store_true", help="send and take packets in any order")
     parser.add_argument("--scapy-on", metavar="INTERFACE")
     given = parser.parse_args()
     if given.membership:
@@ -55,7 +90,10 @@ def run() -> None:
 
         worker = join(given.job, given.rank, net=given.net, transport=over_scapy)
     else:
-        worker = join(given.job, given.rank, net=given.net)
+        transport = Shuffling if given.shuffle else UdpTransport
+        worker = join(
+            given.job, given.rank, net=given.net, call_timeout=given.call_timeout, transport=transport
+        )
     results: list[NDArray[Any]] = []
 
     def reduce(calls: list[dict[str, Any]], seed: int) -> None:
@@ -67,13 +105,15 @@ def run() -> None:
     with worker:
         try:
             reduce(given.calls, given.seed)
-        except WorkerLostError as error:
+        except (WorkerLostError, StalledError, MismatchError) as error:
             if given.after is None:
                 raise
-            say(lost=str(error))
+            say(lost=str(error), kind=type(error).__name__)
             reduce(given.after, given.seed + 1)
         np.savez(given.results, *results)
-        say(stats=asdict(worker.stats))
+        stats = asdict(worker.stats)
+        del stats["round_trips"]  # no JSON
+        say(stats=stats)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,21 @@ def test_the_switch_faults_a_link_both_ways_where_it_ends() -> None:
     assert len({body["seed"] for _, body in control.asked}) == 4
 
 
+def test_a_switch_starts_with_the_delays_of_its_links() -> None:
+    record = record_of(("htb", "tbf"))
+    slow = replace(links.find(record, "h3-s2"), forth=Way(delay_ms=1.0), back=Way(delay_ms=2.5))
+    core = replace(links.find(record, "s2-s3"), forth=Way(delay_ms=30.0))
+    record = with_link(with_link(record, slow), core)
+    # What h3 sends waits where it comes in; what a switch sends waits where it leaves.
+    assert links.delay_flags(record, "s2") == [
+        *("--delay", "1:in:0.001"),
+        *("--delay", "1:out:0.0025"),
+        *("--delay", "3:out:0.03"),
+    ]
+    assert links.delay_flags(record, "s3") == []
+    assert links.delay_flags(replace(record, qdiscs=("tbf", "netem")), "s2") == []
+
+
 # ---- names
 def test_links_are_found_by_their_ends() -> None:
     record = record_of(())

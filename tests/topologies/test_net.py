@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks for real: what `net up` makes, and that `net down` leaves nothing of it."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -21,6 +24,9 @@ from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import NetRecord, Process
 from topologies.spec import star
 from topologies.targets import Target
+from traces.errors import TraceFileError
+from traces.files import merged, read
+from traces.table import concat
 from wire.constants import RUN_ROOT
 
 pytestmark = pytest.mark.root
@@ -219,23 +225,44 @@ def test_a_controller_that_never_runs_is_given_up_and_said(name: str) -> None:
     assert name not in records.names()
 
 
-@pytest.mark.slow
-def test_captures_go_on_beside_those_of_a_switch_that_was_killed(
+def test_links_are_captured_also_after_the_recorder_was_killed(
     target: Target, name: str, tmp_path: Path
 ) -> None:
     caps = tmp_path / "caps"
     with manager.network(star(2), name=name, target=target.name, elements=64, pcap=caps) as record:
-        before = sorted(path.name for path in caps.iterdir())
-        first = record.switches[0]
-        assert first.process is not None
-        os.kill(first.process.pid, signal.SIGKILL)
-        gone = (None, first.process)
-        wait_until(lambda: records.load(name).switches[0].process not in gone, "a new switch")
+        assert sorted(path.name for path in caps.iterdir()) == [
+            *("memberships.json", "s1-h1.pcapng", "s1-h2.pcapng"),
+        ]
+        first = record.recorder
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        wait_until(lambda: records.load(name).recorder not in (None, first), "a new recorder")
+        wait_until(lambda: (caps / "s1-h2.1.pcapng").exists(), "its files")
         assert records.load(name).dead() == []
-        run_in(record, "h1", f"ping -n -c 1 -w 20 {record.hosts[1].ip}")  # until one is answered
-        # The captures of its first life are kept, and those of the next go on beside them.
-        kept = [file.replace(".pcap", ".1.pcap") for file in before]
-        assert sorted(path.name for path in caps.iterdir()) == sorted([*before, *kept])
+        ports = {"h1": 7001, "h2": 7002}
+        for host in ports:
+            other = record.hosts[0 if host == "h2" else 1].ip
+            send = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
+            send += f"; s.bind(('', {ports[host]})); s.sendto(b'{host}', ('{other}', 9))"
+            run_in(record, host, f'{sys.executable} -c "{send}"')
+        wait_until(lambda: "4 packets" in seen(caps, ports), "both packets at both links")
+    # The link's two ways: what a host sent went up, and down at the other.
+    found = concat(list(merged([caps / "s1-h1.1.pcapng", caps / "s1-h2.1.pcapng"])))
+    told = sorted(
+        (found.sources[found.file[row]].link, int(found.src_port[row]), int(found.direction[row]))
+        for row in np.flatnonzero(np.isin(found.src_port, list(ports.values())))
+    )
+    assert told == [("h1-s1", 7001, 1), ("h1-s1", 7002, 2), ("h2-s1", 7001, 2), ("h2-s1", 7002, 1)]
+
+
+def seen(caps: Path, ports: dict[str, int]) -> str:
+    """How many packets from these ports are in the captures so far."""
+    count = 0
+    for path in caps.glob("*.1.pcapng"):
+        with contextlib.suppress(TraceFileError):  # its last packet is being written
+            for table in read(path):
+                count += int(np.isin(table.src_port, list(ports.values())).sum())
+    return f"{count} packets"
 
 
 def test_the_command_line(target: Target, name: str) -> None:
@@ -247,7 +274,7 @@ def test_the_command_line(target: Target, name: str) -> None:
     assert up.exit_code == 0, up.output
     assert f"network {name} is up: h1 to h2 (10.0.0.1 to 10.0.0.2) on s1 ({target.name}" in up.output
     status = runner.invoke(app, ["net", "status", "--json"])
-    (shown,) = [net for net in json.loads(status.output) if net["name"] == name]
+    (shown,) = [net for net in json.loads(status.stdout) if net["name"] == name]
     assert (shown["state"], shown["dead"], len(shown["hosts"])) == ("up", [], 2)
     down = runner.invoke(app, ["net", "down", "--net", name])
     assert down.output == f"network {name} is down\n"

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of the kernel's offloads a network leaves on; the captures of a switch that is started again."""
 
-from pathlib import Path
-
 import pytest
 
-from topologies.network import OFFLOADS, UNKNOWN_OFFLOADS, keep_captures, offloads_off
+from topologies.network import OFFLOADS, UNKNOWN_OFFLOADS, offloads_off
 
 
 @pytest.mark.parametrize("release", ["4.19.0-27-amd64", "6.1.0", "6.18.44-x"])
@@ -27,18 +25,3 @@ def test_udp_super_packets_need_linux_6_2(release: str, takes_udp: bool) -> None
     off = offloads_off(True, release)
     assert off[: len(UNKNOWN_OFFLOADS)] == UNKNOWN_OFFLOADS
     assert off[len(UNKNOWN_OFFLOADS) :] == (() if takes_udp else ("tx-udp-segmentation",))
-
-
-def test_captures_of_an_ended_switch_are_kept_under_another_name(tmp_path: Path) -> None:
-    for life in ("first", "second"):
-        for name in ("a-1_in", "a-1_out"):
-            (tmp_path / f"{name}.pcap").write_text(life)
-        (tmp_path / "b-1_in.pcap").write_text("of another switch")
-        keep_captures(tmp_path, ["a-1", "a-2"])
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "a-1_in.1.pcap": "first",
-        "a-1_in.2.pcap": "second",
-        "a-1_out.1.pcap": "first",
-        "a-1_out.2.pcap": "second",
-        "b-1_in.pcap": "of another switch",
-    }

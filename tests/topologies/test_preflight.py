@@ -49,14 +49,15 @@ def test_memory(tmp_path: Path) -> None:
     assert preflight.available_memory_mb(tmp_path / "none") is None
     assert preflight.memory_problems(1) == []
     (problem,) = preflight.memory_problems(10**9)
-    assert "need 1000000000 MB" in problem
+    assert "needs 1000000000 MB" in problem
+    assert preflight.memory_mb(10, 64, 100) == 10 * 100 + 64 * 4 + 250
 
 
 def test_all_problems_come_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PreflightError, match="sudo") as caught:
-        preflight.check(memory_mb=10**9)
+        preflight.check(10**9)
     assert len(caught.value.problems) == 1 + len(preflight.TOOLS) + 1
 
 

@@ -47,17 +47,17 @@ def test_both_targets_take_the_same_flags(only_here: Path) -> None:
     script(only_here, "exit 0\n")
     ports = {10: "x-s1-10", 2: "x-s1-2"}
     lines = [
-        target.command(3, ports, "127.0.0.1:50051", only_here, "/caps")[len(target.program()) :]
+        target.command(3, ports, "127.0.0.1:50051", only_here)[len(target.program()) :]
         for target in (EmbeddedTarget(), Bmv2Target())
     ]
-    first = "--device-id 3 -i 2@x-s1-2 -i 10@x-s1-10 --no-p4 --pcap /caps"
+    first = "--device-id 3 -i 2@x-s1-2 -i 10@x-s1-10 --no-p4"
     then = "-- --grpc-server-addr 127.0.0.1:50051 --cpu-port 510 --drop-port 511"
     assert [" ".join(line) for line in lines] == [
         f"{first} --stats-socket {only_here}/s3.stats {then}",  # bmv2 has none
         f"{first} {then}",
     ]
     alone = [
-        target.command(3, ports, "127.0.0.1:50051", only_here, None, super_packets=False)
+        target.command(3, ports, "127.0.0.1:50051", only_here, super_packets=False)
         for target in (EmbeddedTarget(), Bmv2Target())
     ]
     # bmv2 has no such flag and needs none.

@@ -23,6 +23,8 @@ class Captured:
     end: str
     time: int
     frame: bytes
+    way: int = 0
+    """1 it came in at the end's node, 2 it went out, 0 is not told."""
 
     def parsed(self) -> Frame:
         return Frame.parse(self.frame)
@@ -40,29 +42,33 @@ class Capture:
     epochs: list[Epoch] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
 
+    def in_file(self, end: str) -> list[Captured]:
+        """The packets of an end in the order of its file."""
+        return sorted((each for each in self.packets if each.end == end), key=lambda each: each.time)
+
     def write(self, folder: Path, *, ends: Sequence[str] | None = None, memberships: bool = True) -> Path:
         """Write one file a link end, all that ever were there or those of `ends`."""
         folder.mkdir(parents=True, exist_ok=True)
         for end in ends if ends is not None else sorted({packet.end for packet in self.packets}):
-            mine = [(each.time, each.frame) for each in self.packets if each.end == end]
-            data = pcapng(end, mine, self.dropped.get(end, 0))
+            data = pcapng(end, self.in_file(end), self.dropped.get(end, 0))
             (folder / f"{end}.pcapng").write_bytes(data)
         if memberships:
             write(folder / FILE, self.epochs)
         return folder
 
 
-def pcapng(end: str, packets: Iterable[tuple[int, bytes]], dropped: int = 0) -> bytes:
+def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0) -> bytes:
     """A file as trace record writes it: stamps in ns, and statistics that say when it began."""
     out = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
     told = f"link end {end}".encode()
     options = struct.pack("<HH", 3, len(told)) + told + bytes(-len(told) % 4)
     options += struct.pack("<HHB3x", 9, 1, 9) + bytes(4)
     out.append(_block(1, struct.pack("<HHI", 1, 0, 0) + options))
-    for time, frame in packets:
-        stamp = START + time
-        head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, len(frame), len(frame))
-        out.append(_block(6, head + frame + bytes(-len(frame) % 4)))
+    for each in packets:
+        stamp, size = START + each.time, len(each.frame)
+        head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, size, size)
+        flags = struct.pack("<HHI", 2, 4, each.way) + bytes(4)
+        out.append(_block(6, head + each.frame + bytes(-size % 4) + flags))
     began = struct.pack("<HHII", 2, 8, START >> 32, START & 0xFFFFFFFF)
     out.append(
         _block(5, struct.pack("<III", 0, 0, 0) + began + struct.pack("<HHQ", 5, 8, dropped) + bytes(4))

@@ -42,7 +42,8 @@ class CapturedWorld(World):
         return int(self.now * 1e9) + self._stamps
 
     def see(self, end: str, frame: bytes) -> None:
-        self.capture.packets.append(Captured(end, self.stamp(), frame))
+        result = frame[42] >> 4 == 2
+        self.capture.packets.append(Captured(end, self.stamp(), frame, 1 if result == (end[0] == "h") else 2))
 
     def put(self, link: list[Any], frame: tuple[int, bytes]) -> None:
         port, data = frame

@@ -16,7 +16,7 @@ from controller.fabric import Cable, Dead, Fabric
 from controller.jobs import JobController, SwitchSite, WorkerSeat, delete_epoch, insert_epoch
 from controller.placement import Epoch
 from controller.program import Program
-from controller.readback import difference, read_all
+from controller.readback import Item, Key, difference, item
 from controller.setup import network_entities
 from controller.trees import Tree, plan
 from controller.wiring import wire
@@ -27,7 +27,7 @@ from topologies.record import NetRecord
 from wire.membership import Membership
 
 PROGRAM = Program(P4INFO)
-STEPS = 300_000
+STEPS = 60_000
 """More than any run needs."""
 
 
@@ -60,6 +60,7 @@ class Switches:
         self.epoch: Epoch | None = None
         self._epochs = cast(EpochStore, TreeEpochs())
         self._switches: dict[str, DirectSwitch] = {}
+        self._held: dict[str, dict[Key, Item]] = {}
         self._books: dict[str, JobController] = {}
         for switch in record.switches:
             site = SwitchSite(switch.ip, switch.mac, record.elements, record.slots)
@@ -67,18 +68,22 @@ class Switches:
             self._books[switch.name] = JobController(self._switches[switch.name], site, self._epochs)
 
     def _start(self, name: str) -> None:
+        self._changed = True
+        self._held[name] = {}
         self.devices[name].reset()
         self._switches[name] = DirectSwitch(self.devices[name], P4INFO, name)
 
     def route(self) -> None:
         """Give all that live the entries that they should have besides the job's."""
+        if not self._changed:
+            return
+        self._changed = False
         for name, switch in self._switches.items():
             if name not in self.dead.switches:
                 wanted = network_entities(self.record, name, PROGRAM, self.dead)
-                here = None if self.epoch is None else self.epoch.nodes.get(name)
-                wanted += [entry for level in here.levels for entry in level] if here is not None else []
-                for batch in difference(P4INFO, wanted, read_all(switch)).batches():
+                for batch in difference(P4INFO, wanted, self._held[name]).batches():
                     switch.write(batch)
+                self._held[name] = {one.key: one for one in (item(P4INFO, entity) for entity in wanted)}
                 self.between()
 
     def kill(self, name: str) -> None:
@@ -93,10 +98,12 @@ class Switches:
     def cut(self, cable: Cable) -> None:
         """A cable carries nothing any more."""
         self.dead = Dead(self.dead.switches, self.dead.cables | {cable})
+        self._changed = True
 
     def mend(self) -> None:
         """All that was dead lives again, and remembers nothing."""
         self.dead = Dead()
+        self._changed = True
 
     def can_go_on(self, dead: Dead) -> bool:
         """Whether the ranks can be summed somewhere without these."""
@@ -157,7 +164,14 @@ class RackWorld(World):
     """A World in which every frame crosses the links of a record, one event each."""
 
     def __init__(
-        self, record: NetRecord, devices: Sequence[SwitchDevice], hosts: list[str], seed: int, **faults: Any
+        self,
+        record: NetRecord,
+        devices: Sequence[SwitchDevice],
+        hosts: list[str],
+        seed: int,
+        *,
+        late: float,
+        **faults: Any,
     ) -> None:
         super().__init__(devices[0], seed, **faults)
         self.record = record
@@ -167,8 +181,10 @@ class RackWorld(World):
         self.switches = Switches(record, devices, self.between)
         self.switches.hosts = hosts
         self.jobs = self.switches  # type: ignore[assignment]
-        self.crossed: dict[str, int] = {}
-        """Frames that came in at each switch."""
+        self.up: list[Any] = []
+        self.held: list[Any] = []
+        """Frames that come long after those sent later."""
+        self.late_share = late
 
     def between(self) -> None:
         """Something may arrive at any time."""
@@ -184,17 +200,19 @@ class RackWorld(World):
         end = self.peers[node][port]
         cable = frozenset({(node, port), (end.node, end.port)})
         if cable not in self.switches.dead.cables and self.random.random() >= self.loss:
-            copies = 2 if self.random.random() < self.duplicate else 1
-            self.up += [(end.node, end.port, frame)] * copies  # type: ignore[list-item]
+            for _ in range(2 if self.random.random() < self.duplicate else 1):
+                late = self.random.random() < self.late_share
+                (self.held if late else self.up).append((end.node, end.port, frame))
 
     def step(self) -> None:
         self.steps += 1
         assert self.steps < STEPS, "stuck"
         self.now += 0.0005
+        if self.held and self.random.random() < 0.01:
+            self.up.append(self.take(self.held))
         if self.up and self.random.random() < 0.85:
             node, port, frame = self.take(self.up)
             if node in self.switches.devices:
-                self.crossed[node] = self.crossed.get(node, 0) + 1
                 for out, sent in self.switches.process(node, port, frame):
                     self._carry(node, out, sent)
             elif node in self.switches.hosts:
@@ -209,7 +227,7 @@ class RackWorld(World):
         switches, draw = self.switches, self.random
         homes = {self.peers[host.name][0].node for host in self.record.hosts}
         names = [switch.name for switch in self.record.switches]
-        switches.full = frozenset(name for name in names if draw.random() < 0.3)
+        switches.full = frozenset(name for name in names if draw.random() < 0.2)
         cables = [
             frozenset({(link.a.node, link.a.port), (link.b.node, link.b.port)})
             for link in self.record.links

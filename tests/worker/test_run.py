@@ -76,6 +76,7 @@ def test_a_generated_array(api: Api) -> None:
 
 def test_the_table(api: Api) -> None:
     shown = command("demo", "--rank", 0, "--size", "4KiB", "--dtype", "int32")
+    assert re.search(r"job demo +┃ rank 0 of 1 ", shown)
     assert re.search(r"all-reduces +│ 10 of 1024 int32 \(4096 bytes\)", shown)
     for what in ("goodput", "packets sent, received", "retransmissions", "round trip", "packets in flight"):
         assert what in shown

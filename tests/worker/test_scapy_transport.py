@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import socket
@@ -16,9 +17,10 @@ import pytest
 
 from tests.reference.slot_switch import SlotSwitch
 from tests.worker.jobs import SWITCH_IP, SWITCH_MAC, memberships
-from wire.packet import build_frames, payload_dtype
+from wire.packet import build_frames, frame_dtype, frames_are_sound, payload_dtype
 from worker import TransportError, Worker
 from worker.bind import bind_port
+from worker.udp import UdpTransport
 
 
 def random_payloads(elements, count=3):
@@ -113,45 +115,50 @@ def test_an_unknown_interface_is_named():
         ScapyTransport(memberships(1)[0], "no-such-if0", sock)
 
 
+WORKER_IP = "198.51.100.1"
+_numbers = itertools.count()
+
+
 @pytest.fixture
 def veth():
-    """A veth pair; the worker's end has the address of rank 0."""
-    a, b = f"p4ra{os.getpid()}"[:15], f"p4rb{os.getpid()}"[:15]
+    """A veth pair; the worker's end has the addresses of rank 0, and knows those of the switch."""
+    number = next(_numbers)  # Scapy knows interfaces by name, and does not notice another of the same
+    a, b = (f"p4r{side}{os.getpid() % 1000000}{number}" for side in "ab")
     subprocess.run(["ip", "link", "add", a, "type", "veth", "peer", "name", b], check=True, timeout=10)
+    offloads = [word for name in ("tx", "gso", "gro", "tx-udp-segmentation") for word in (name, "off")]
     try:
         for command in (
-            ["ip", "addr", "add", "198.51.100.1/32", "dev", a],
+            ["ethtool", "-K", a, *offloads],  # on the wire are whole packets
+            ["ip", "link", "set", a, "address", memberships(1)[0].own_mac],
+            ["ip", "addr", "add", f"{WORKER_IP}/32", "dev", a],
             ["ip", "link", "set", a, "up"],
             ["ip", "link", "set", b, "up"],
+            ["ip", "route", "add", SWITCH_IP, "dev", a],
+            ["ip", "neigh", "add", SWITCH_IP, "lladdr", SWITCH_MAC, "dev", a],
         ):
-            subprocess.run(command, check=True, timeout=10)
+            subprocess.run(command, check=True, timeout=10, capture_output=True)
         yield a, b
     finally:
         subprocess.run(["ip", "link", "del", a], check=True, timeout=10)
 
 
-@pytest.mark.root
-def test_sums_over_a_veth_pair(veth):
-    from worker.scapy_transport import ScapyTransport
-
-    worker_end, switch_end = veth
-    sock = bind_port("198.51.100.1")
-    member = replace(
-        memberships(1, window=8, lead=4)[0], own_ip="198.51.100.1", own_port=sock.getsockname()[1]
-    )
-    switch = SlotSwitch(64, SWITCH_IP, SWITCH_MAC)
+@contextlib.contextmanager
+def switched(member, interface):
+    """A switch of one worker at that interface; yields the frames that it gets."""
+    switch = SlotSwitch(member.elements, SWITCH_IP, SWITCH_MAC)
     switch.add_job([member], [1])
-    stopping = threading.Event()
+    stopping, frames = threading.Event(), []
 
     def run():
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as raw:
-            raw.bind((switch_end, 0))
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800)) as raw:
+            raw.bind((interface, 0))
             poll = select.poll()
             poll.register(raw, select.POLLIN)
             while not stopping.is_set():
                 if poll.poll(20):
                     frame, address = raw.recvfrom(2048)
                     if address[2] != socket.PACKET_OUTGOING:
+                        frames.append(frame)
                         for _, out in switch.process([(1, frame)]):
                             with contextlib.suppress(OSError):
                                 raw.send(out)
@@ -159,12 +166,66 @@ def test_sums_over_a_veth_pair(veth):
     thread = threading.Thread(target=run)
     thread.start()
     try:
+        yield frames
+    finally:
+        stopping.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def worker_at(port, elements=64):
+    """The one rank of a job, at the veth pair, and its socket."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((WORKER_IP, port))
+    [member] = memberships(1, window=8, lead=4, elements=elements)
+    return replace(member, own_ip=WORKER_IP, own_port=port), sock
+
+
+@pytest.mark.root
+def test_sums_over_a_veth_pair(veth):
+    from worker.scapy_transport import ScapyTransport
+
+    worker_end, switch_end = veth
+    member, sock = worker_at(41000)
+    with switched(member, switch_end):
         with Worker(member, ScapyTransport(member, worker_end, sock), timeout=10.0) as worker:
             array = np.arange(1000, dtype=np.int32)
             np.testing.assert_array_equal(worker.all_reduce(array), array)
             floats = np.linspace(-1, 1, 200, dtype=np.float32)
             np.testing.assert_allclose(worker.all_reduce(floats), floats, atol=1e-9)
-    finally:
-        stopping.set()
-        thread.join(5)
-    assert not thread.is_alive()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("elements", [64, 256])
+def test_the_same_bytes_on_the_wire_as_over_udp(veth, elements):
+    """But what the kernel chooses and nobody reads: IPv4's id, don't fragment, and so IPv4's checksum."""
+    from worker.scapy_transport import ScapyTransport
+
+    worker_end, switch_end = veth
+
+    def over_scapy(member, sock):
+        return ScapyTransport(member, worker_end, sock)
+
+    draw = np.random.default_rng(5)
+    integers = draw.integers(-(2**31), 2**31, 5 * elements + 3, dtype=np.int32)
+    floats = (draw.standard_normal(7 * elements) * 10.0 ** draw.integers(-30, 30)).astype(np.float32)
+    by_chunk: list[dict[int, set[bytes]]] = []
+    for make in (over_scapy, UdpTransport):
+        member, sock = worker_at(41001, elements)
+        with switched(member, switch_end) as frames:
+            with Worker(member, make(member, sock), timeout=10.0) as worker:
+                for array in (integers, floats, integers[:0]):
+                    bound = 0.0 if array.dtype == np.int32 else 1e-6 * np.abs(array).max()
+                    np.testing.assert_allclose(worker.all_reduce(array), array, rtol=0, atol=bound)
+        raw = np.frombuffer(b"".join(frames), frame_dtype(elements)).copy()
+        assert frames_are_sound(raw).all()
+        raw["ip_id"] = raw["ip_fragment"] = raw["ip_checksum"] = 0
+        # A packet that is sent again is the same.
+        by_chunk.append({chunk: set() for chunk in raw["payload"]["chunk"].tolist()})
+        for frame in raw:
+            by_chunk[-1][int(frame["payload"]["chunk"])].add(frame.tobytes())
+    scapy, udp = by_chunk
+    # Header, values; header, exponents as many as the lead ahead of the values; header.
+    assert sorted(scapy) == list(range(1 + 6 + 1 + 4 + 7 + 1))
+    assert {len(found) for found in scapy.values()} == {1}
+    assert scapy == udp

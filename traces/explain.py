@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`trace explain`: what limited a run, with the numbers that say so and the filter that shows the packets.
+
+A chunk lives, for a member, from its first contribution to its first result, at the end of the link that was
+captured. It waits for the other members until the last contribution (`wait`), in the switch until the result
+leaves (`switch`, where the switch's end was captured), and is on its way for the rest (`way`). Where a member
+sends with as many chunks under way as it ever has, its window holds it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wire.constants import frame_bytes
+
+from .files import expand, merged
+from .lives import FAR, OWN, Collector, Ints, Lives
+from .members import load
+from .verify_columns import NEVER
+from .verify_findings import Findings
+from .verify_infer import infer
+from .verify_tree import trees
+
+GAP = 1_000_000
+"""ns without a packet of a job that are a gap at least, and"""
+GAP_TIMES = 20
+"""so many times the usual distance."""
+MOST_GAPS = 5
+"""That are told."""
+OFTEN = 0.5
+"""Share of a time or of chunks from which it counts as what limits."""
+UNFAIR = 1.5
+"""Times that one job got what another did."""
+QUEUED = 2.0
+"""Times the quickest way, from which packets must have queued."""
+FULL = 0.9
+"""Share of the most chunks under way that counts as a full window."""
+
+
+@dataclass
+class Finding:
+    """One thing that was found: `kind` is what, `limits` whether it is what limited the job."""
+
+    kind: str
+    job: int
+    text: str
+    numbers: dict[str, Any]
+    show: str
+    """Options of `trace show` that show the packets."""
+    limits: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON's types."""
+        return vars(self).copy()
+
+
+@dataclass
+class Explanation:
+    """Findings, what limited each job first; and what was assumed."""
+
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
+    """Say what limited the jobs in captures (files or folders). Raises TraceFileError and MembersError."""
+    files = expand(paths)
+    told, guessed = trees(load(paths)), Findings()
+    if not told:
+        told = infer(merged(files, format=format), guessed)
+    collector = Collector(told)
+    found = Explanation(notes=guessed.notes)
+    jobs: dict[int, list[Lives]] = {}
+    for lives in collector.collect(merged(files, format=format)):
+        jobs.setdefault(lives.tree.job, []).append(lives)
+    for job, epochs in sorted(jobs.items()):
+        found.findings += [finding for finding in explain_job(job, epochs) if finding is not None]
+    found.findings += _unfair(jobs)
+    found.findings.sort(key=lambda finding: not finding.limits)
+    return found
+
+
+def explain_job(job: int, epochs: Sequence[Lives]) -> list[Finding | None]:
+    """Return what was found of one job's epochs."""
+    life = _Life(epochs)
+    gaps = _gaps(job, epochs)
+    stragglers = [finding for each in epochs for finding in _stragglers(job, each, life)]
+    losses = _losses(job, epochs, life)
+    return [_limit(job, life, gaps, stragglers, bool(losses)), *stragglers, *losses, gaps]
+
+
+class _Life:
+    """How chunks of a job spent their time: ns, an item for each chunk and worker, of all epochs."""
+
+    def __init__(self, epochs: Sequence[Lives]) -> None:
+        parts: dict[str, list[Ints]] = {name: [] for name in ("whole", "wait", "switch", "rest")}
+        full: list[NDArray[np.bool_]] = []
+        self.window = 0
+        self.most = 0
+        self.own = self.far = False
+        began, ended = NEVER, 0
+        for lives in epochs:
+            tree = lives.tree
+            for s, seat in enumerate(tree.seats):
+                end = lives.end(s)
+                self.own, self.far = self.own or end == OWN, self.far or bool(lives.ups[:, s, FAR].any())
+                sent, got = lives.first_up[:, s, end], lives.first_down[:, s, end]
+                done = np.flatnonzero((sent != NEVER) & (got != NEVER) & (got >= sent))
+                if not len(done) or seat.leaf >= 0:
+                    continue
+                below = tree.below[seat.switch]
+                complete = _complete(lives, below, end)[done]
+                known = complete != NEVER
+                done, complete = done[known], np.clip(complete[known], sent[done[known]], got[done[known]])
+                parts["whole"].append(got[done] - sent[done])
+                parts["wait"].append(complete - sent[done])
+                parts["rest"].append(got[done] - complete)
+                at_switch = _complete(lives, below, FAR)[done]
+                out = lives.first_down[done, s, FAR]
+                seen = (at_switch != NEVER) & (out != NEVER)
+                parts["switch"].append(np.maximum(out[seen] - at_switch[seen], 0))
+                began, ended = (
+                    min(began, int(sent[done].min(initial=NEVER))),
+                    max(ended, int(got[done].max(initial=0))),
+                )
+                order = np.sort(sent[sent != NEVER])
+                results = np.searchsorted(np.sort(got[got != NEVER]), order)
+                under_way = np.arange(1, len(order) + 1) - results
+                most = int(under_way.max(initial=0))
+                last = np.diff(results, append=NEVER) > 0  # sent before the next result came
+                full.append(under_way[last] >= FULL * most)
+                self.most, self.window = max(self.most, most), max(self.window, seat.window)
+        none = np.zeros(0, np.int64)
+        self.whole, self.wait, self.switch, self.rest = (
+            np.concatenate([none, *parts[name]]) for name in ("whole", "wait", "switch", "rest")
+        )
+        self.full = float(np.concatenate([np.zeros(0, np.bool_), *full]).mean()) if full else 0.0
+        self.seconds = (ended - began) / 1e9 if ended else 0.0
+        self.median = float(np.median(self.whole)) if len(self.whole) else 0.0
+
+    def share(self, part: Ints) -> float:
+        """Return the share of a chunk's life that a part is, over all chunks."""
+        if not len(part) or not self.whole.sum():
+            return 0.0
+        return float(part.mean() / self.whole.mean())
+
+
+def _complete(lives: Lives, seats: Ints, end: int) -> Ints:
+    """Return when the last of these members had sent each chunk: at that end of their links if captured."""
+    first = lives.first_up[:, seats, :]
+    there = (first[:, :, end] != NEVER).any(axis=0)
+    times = np.where(there, first[:, :, end], first[:, :, 1 - end])
+    complete: Ints = times.max(axis=1)
+    return complete
+
+
+def _limit(
+    job: int, life: _Life, gaps: Finding | None, stragglers: Sequence[Finding], lossy: bool
+) -> Finding | None:
+    """Say what limited a job, by where its chunks' time went."""
+    if not len(life.whole):
+        return None
+    wait, switch = life.share(life.wait), life.share(life.switch)
+    way = max(0.0, 1 - wait - switch)
+    quickest = float(np.percentile(life.rest, 5))
+    queued = float(np.median(life.rest)) / quickest if quickest > 0 else 1.0
+    idle, stalled = (
+        gaps.numbers[name] if gaps is not None else 0.0 for name in ("idle_share", "stalled_share")
+    )
+    numbers = {
+        "chunk_life_ms": round(life.median / 1e6, 3),
+        "wait_share": round(wait, 3),
+        "switch_share": round(switch, 3) if len(life.switch) else None,
+        "way_share": round(way, 3),
+        "queued": round(queued, 2),
+        "most_under_way": life.most,
+        "window": life.window or None,
+        "full_share": round(life.full, 3),
+        "idle_share": round(idle, 3),
+        "stalled_share": round(stalled, 3),
+        "seconds": round(life.seconds, 6),
+    }
+    told = (
+        f"a chunk lives {life.median / 1e6:.3f} ms (median): {wait:.0%} waiting for other members, "
+        + (f"{switch:.0%} in the switch, " if len(life.switch) else "")
+        + f"{way:.0%} {'on its way' if life.own else 'elsewhere'}"
+    )
+    if idle >= OFTEN:
+        what, why = "idle", f"nothing was asked of the network in {idle:.0%} of the time"
+    elif stalled >= OFTEN and lossy:
+        what, why = "loss", f"nothing moved in {stalled:.0%} of the time until something was sent again"
+    elif wait >= OFTEN and stragglers:
+        what, why = "stragglers", "its members wait for the last of them"
+    elif switch >= OFTEN:
+        what, why = "switch", "chunks wait in the switch"
+    elif queued >= QUEUED and life.own:
+        what, why = "link", f"packets queue on the way: {queued:.1f} times the quickest (5th percentile)"
+    elif life.full >= OFTEN and life.most > 1:
+        held = "its window W" if life.most >= life.window > 0 else "its congestion window"
+        what = "window"
+        why = f"{held} was full, {life.most} chunks, after {life.full:.0%} of the times that they sent"
+    else:
+        what, why = (
+            "senders",
+            f"the members sent less than they might: at most {life.most} chunks were under way",
+        )
+    return Finding(
+        "limit", job, f"limited by {what}: {why}; {told}", numbers | {"by": what}, f"--job {job}", True
+    )
+
+
+def _stragglers(job: int, lives: Lives, life: _Life) -> list[Finding]:
+    """Say who was last at a switch, how often, and by how much."""
+    found = []
+    for k, seats in enumerate(lives.tree.below):
+        if len(seats) < 2:
+            continue
+        ends = [lives.end(int(seat)) for seat in seats]
+        sent = lives.first_up[:, seats, ends]
+        whole = np.flatnonzero((sent != NEVER).all(axis=1))
+        if not len(whole):
+            continue
+        times = np.sort(sent[whole], axis=1)
+        last, lag = sent[whole].argmax(axis=1), times[:, -1] - times[:, -2]
+        for index, seat in enumerate(seats.tolist()):
+            mine = last == index
+            behind = float(np.median(lag[mine])) if mine.any() else 0.0
+            share = float(mine.mean())
+            if share < max(OFTEN, 1.5 / len(seats)) or behind < 0.1 * life.median:
+                continue
+            name = lives.tree.seats[seat].name
+            worst = whole[mine][np.argsort(lag[mine])[-1]]
+            found.append(
+                Finding(
+                    "straggler",
+                    job,
+                    f"{name} was the last of {len(seats)} to contribute to {share:.0%} of {len(whole)} "
+                    f"chunks, by {behind / 1e6:.3f} ms (median; at most {lag[mine].max() / 1e6:.3f} ms)",
+                    {
+                        "member": name,
+                        "epoch": lives.tree.epoch or None,
+                        "switch": k,
+                        "chunks": len(whole),
+                        "last": int(mine.sum()),
+                        "share": round(share, 3),
+                        "behind_ms": round(behind / 1e6, 3),
+                        "most_behind_ms": round(float(lag[mine].max()) / 1e6, 3),
+                    },
+                    f"--job {job} --chunk {(lives.base + int(worst)) % 2**32}",
+                )
+            )
+    return found
+
+
+def _losses(job: int, epochs: Sequence[Lives], life: _Life) -> list[Finding]:
+    """Say where packets were lost, how many, and how long it took to notice."""
+    found: dict[str, dict[str, Any]] = {}
+    for lives in epochs:
+        again = lives.retransmitted()
+        for s, seat in enumerate(lives.tree.seats):
+            numbers = found.setdefault(
+                seat.name,
+                dict.fromkeys(("up", "down", "lost", "lost_after", "waiting", "spoilt", "retransmitted"), 0)
+                | {"both": True, "link": seat.link, "recovery": []},
+            )
+            numbers["both"] &= lives.both(s)
+            if lives.both(s):
+                numbers["up"] += int((lives.ups[:, s, OWN] - lives.ups[:, s, FAR]).sum())
+                numbers["down"] += int((lives.downs[:, s, FAR] - lives.downs[:, s, OWN]).sum())
+            numbers["spoilt"] += int(lives.spoilt[s].sum())
+            end = lives.end(s)
+            mine = again[:, again[1] == s]
+            chunk, time = mine[0], mine[3]
+            got = lives.first_down[chunk, s, end]
+            complete = _complete(lives, lives.tree.below[seat.switch], end)[chunk]
+            after, waiting = got <= time, complete > time
+            numbers["retransmitted"] += len(time)
+            numbers["lost_after"] += int(after.sum())
+            numbers["waiting"] += int((waiting & ~after).sum())
+            lost = ~after & ~waiting
+            numbers["lost"] += int(lost.sum())
+            late = np.unique(chunk[lost])
+            late = late[lives.first_down[late, s, end] != NEVER]
+            numbers["recovery"] += (lives.first_down[late, s, end] - lives.first_up[late, s, end]).tolist()
+            numbers["recovery"] += (time - got)[after].tolist() if end == FAR else []
+    return [_loss(job, name, numbers, life) for name, numbers in found.items() if _any_loss(numbers)]
+
+
+def _any_loss(numbers: dict[str, Any]) -> bool:
+    return any(numbers[name] for name in ("up", "down", "spoilt", "retransmitted"))
+
+
+def _loss(job: int, name: str, numbers: dict[str, Any], life: _Life) -> Finding:
+    recovery = np.array(numbers.pop("recovery"), np.float64) / 1e6
+    both, link = numbers.pop("both"), numbers["link"] or "its link"
+    told = []
+    if both:
+        told += [f"{numbers['up']} packets were lost on {link} on the way up, {numbers['down']} down"]
+    else:
+        del numbers["up"], numbers["down"]
+    if numbers["spoilt"]:
+        told.append(f"{numbers['spoilt']} were spoilt (wrong checksum)")
+    told.append(
+        f"{numbers['retransmitted']} contributions were sent again: {numbers['lost']} where all had "
+        f"contributed and no result came, {numbers['lost_after']} after a result was seen, "
+        f"{numbers['waiting']} while others were missing"
+    )
+    if len(recovery):
+        numbers["recovery_ms"] = round(float(np.median(recovery)), 3)
+        numbers["most_recovery_ms"] = round(float(recovery.max()), 3)
+        told.append(
+            f"it took {np.median(recovery):.3f} ms (median; at most {recovery.max():.3f}), where a chunk "
+            f"usually lives {life.median / 1e6:.3f}"
+        )
+    numbers["member"] = name
+    return Finding(
+        "loss", job, f"{name}: {'; '.join(told)}", numbers, f"--job {job} --worker {name} --only retransmits"
+    )
+
+
+def _gaps(job: int, epochs: Sequence[Lives]) -> Finding | None:
+    """Say when nothing of a job was on its links, and whether it waited for something."""
+    times = np.concatenate(
+        [each.reshape(-1) for lives in epochs for each in (lives.first_up, lives.first_down)]
+    )
+    times = np.concatenate([times, *(lives.retransmitted()[3] for lives in epochs)])
+    times = np.sort(times[times != NEVER])
+    apart = np.diff(times)
+    if not len(apart) or times[-1] == times[0]:
+        return None
+    gaps = np.flatnonzero(apart > max(GAP, GAP_TIMES * float(np.median(apart))))
+    if not len(gaps):
+        return None
+    waiting = np.array([_under_way(epochs, int(times[at])) for at in gaps])
+    length = apart[gaps]
+    idle, stalled = float(length[waiting == 0].sum()), float(length[waiting > 0].sum())
+    run = float(times[-1] - times[0])
+    longest = np.argsort(length)[::-1][:MOST_GAPS]
+    told = "; ".join(
+        f"{length[i] / 1e6:.3f} ms at {(times[gaps[i]] - times[0]) / 1e9:.6f} s"
+        + (f" with {waiting[i]} chunks under way" if waiting[i] else "")
+        for i in longest.tolist()
+    )
+    return Finding(
+        "gaps",
+        job,
+        f"{len(gaps)} gaps without a packet: {idle / run:.0%} of the time nothing was asked for, "
+        f"{stalled / run:.0%} it waited for chunks under way; the longest: {told}",
+        {
+            "gaps": len(gaps),
+            "idle_share": round(idle / run, 3),
+            "stalled_share": round(stalled / run, 3),
+            "longest_ms": [round(float(length[i]) / 1e6, 3) for i in longest.tolist()],
+            "at_s": [round(float(times[gaps[i]] - times[0]) / 1e9, 6) for i in longest.tolist()],
+            "under_way": [int(waiting[i]) for i in longest.tolist()],
+        },
+        f"--job {job}",
+    )
+
+
+def _under_way(epochs: Sequence[Lives], time: int) -> int:
+    """Return how many chunks some member had sent and some had no result of."""
+    many = 0
+    for lives in epochs:
+        ends = [lives.end(seat) for seat in range(len(lives.tree.seats))]
+        seats = np.arange(len(ends))
+        sent, got = lives.first_up[:, seats, ends], lives.first_down[:, seats, ends]
+        # What never got a result was given up, or its epoch ended.
+        many += int(((sent <= time) & (got > time) & (got != NEVER)).any(axis=1).sum())
+    return many
+
+
+def _unfair(jobs: dict[int, list[Lives]]) -> list[Finding]:
+    """Say where jobs that shared a switch at a time got unequal shares of it."""
+    spans = {}
+    for job, epochs in jobs.items():
+        times = np.concatenate([lives.first_up.reshape(-1) for lives in epochs])
+        times = np.sort(times[times != NEVER])
+        if len(times):
+            switches = {switch for lives in epochs for switch in lives.tree.switches}
+            seats = len(epochs[-1].tree.seats)
+            spans[job] = times, switches, frame_bytes(epochs[-1].tree.elements), seats
+    found = []
+    for job in spans:
+        for other in spans:
+            (times, switches, size, n), (others, places, other_size, m) = spans[job], spans[other]
+            begin, end = max(times[0], others[0]), min(times[-1], others[-1])
+            if other <= job or not switches & places or end <= begin:
+                continue
+            seconds = float(end - begin) / 1e9
+            mine, its = (
+                float(((when >= begin) & (when <= end)).sum()) * 8 * bytes_ / members / seconds
+                for when, bytes_, members in ((times, size, n), (others, other_size, m))
+            )
+            low, high = sorted(((mine, job), (its, other)))
+            if low[0] * UNFAIR > high[0]:
+                continue
+            text = (
+                f"job {high[1]} got {high[0] / 1e6:.2f} Mbit/s a member where job {low[1]} got "
+                f"{low[0] / 1e6:.2f}, in the {seconds:.3f} s that both ran at one switch"
+            )
+            numbers = {"mbit_s": {job: round(mine / 1e6, 3), other: round(its / 1e6, 3)}, "seconds": seconds}
+            found.append(Finding("unfair", low[1], text, numbers, f"--job {low[1]}"))
+    return found

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce trace explain`: what limited a recorded run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Annotated
+
+import typer
+
+from wire.hints import command
+
+from .errors import FilterError
+from .explain import explain
+from .files import FORMATS
+from .terminal import FilesArgument, FormatOption, until_closed
+
+
+def trace_explain(
+    files: FilesArgument,
+    format_: FormatOption = "p4reduce",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what limited each job: stragglers, loss, windows, links, the switch, other jobs, idle times."""
+    if format_ not in FORMATS:
+        raise FilterError(f"--format {format_}", f"there are {' and '.join(FORMATS)}")
+    found = explain(files, format_)
+    names = shlex.join(str(file) for file in files)
+    with until_closed():
+        if as_json:
+            told = [each.as_json() | {"show": f"trace show {names} {each.show}"} for each in found.findings]
+            typer.echo(json.dumps({"findings": told, "notes": found.notes}, indent=1))
+            return
+        for note in found.notes:
+            typer.echo(f"note: {note}")
+        for finding in found.findings:
+            typer.echo(f"{finding.kind}: job {finding.job}: {finding.text}")
+            typer.echo(f"    {command(f'trace show {names} {finding.show}')}")
+        if not found.findings:
+            typer.echo("nothing to explain: no job's packets are in these captures")

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a slot or a chunk over all links, merged by the clock: `trace slot` and `trace chunk`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import show
+from .errors import FilterError
+from .files import expand, merged
+from .members import Epoch, load
+from .model import REASONS, WORDS, Judged, Model, Verdict
+from .names import source
+from .table import Category, Table
+
+
+@dataclass(frozen=True)
+class Event:
+    """One packet at one end of a link."""
+
+    time: int
+    """ns since the Unix epoch."""
+    path: Path
+    number: int
+    end: str
+    link: str
+    node: str
+    """Who the end belongs to, "" where unknown."""
+    member: str
+    """Worker or leaf that sent it or is to get it; its address where it is no known member."""
+    switch: str
+    """The switch at the other side."""
+    what: str
+    """contribution, partial or result."""
+    again: bool
+    """A contribution or partial that was sent before."""
+    chunk: int
+    slot: int
+    version: int
+    verdict: str
+    """What the switch made of it; "" where it was not captured there, or a result is the first."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON's types."""
+        return vars(self) | {"path": str(self.path)}
+
+
+@dataclass(frozen=True)
+class Life:
+    """Events in the order of time."""
+
+    events: list[Event]
+    more: int
+    """Those beyond what was asked for."""
+
+
+def life(
+    paths: Sequence[Path],
+    job: str,
+    *,
+    slot: range | None = None,
+    chunk: range | None = None,
+    most: int = 1000,
+    format: str = "p4reduce",
+) -> Life:
+    """Return what happened to slots or chunks of a job, given by name or number, in captures.
+
+    Raises FilterError for an unknown job, TraceFileError and MembersError for the files.
+    """
+    files = expand(paths)
+    epochs = load(paths)
+    links = [source(path).link for path in files]
+    # A link's two ends show every packet twice: the switches' slots are followed by their own ends.
+    model, other = Model(epochs, links), Model(epochs, links)
+    wanted = show.Filter(jobs=frozenset({job_number(epochs, job)}), slots=slot, chunks=chunk)
+    hosts = {member.host for epoch in epochs for member in epoch.members if member.rank >= 0}
+    events: list[Event] = []
+    more = 0
+    for table in merged(files, format=format):
+        at_switch, elsewhere = _split(table, hosts)
+        for part, judged in ((at_switch, True), (elsewhere, False)):
+            by = model if judged else other
+            verdicts = by.judge(part)
+            rows = wanted.rows(part, verdicts, by)
+            events += [_event(part, verdicts, by, int(row), judged) for row in rows[:most]]
+            more += len(rows) - len(rows[:most])
+        # Tables come in the order of time: what is beyond now stays so.
+        events.sort(key=lambda event: event.time)
+        more += len(events[most:])
+        del events[most:]
+    return Life(events, more)
+
+
+def job_number(epochs: Sequence[Epoch], job: str) -> int:
+    """Return the number of a job given by name or number; FilterError for a name that is not known."""
+    by_name = {epoch.job_name: epoch.job for epoch in epochs}
+    if job in by_name:
+        return by_name[job]
+    if job.isascii() and job.isdigit():
+        return int(job)
+    have = ", ".join(sorted(by_name)) or "no names (no memberships)"
+    raise FilterError(f"job {job}", f"the captures know {have}; a job's number does too")
+
+
+def _split(table: Table, hosts: set[str]) -> tuple[Table, Table]:
+    """Return the packets at switches' ends, and those at hosts' ends of links that were captured at both."""
+    links = {each.link for each in table.sources if each.node and each.node not in hosts}
+    far = np.array([each.node in hosts and each.link in links for each in table.sources], np.bool_)
+    there = far[table.file] if len(far) else np.zeros(len(table), np.bool_)
+    return table.take(~there), table.take(there)
+
+
+def _event(table: Table, judged: Judged, model: Model, row: int, at_switch: bool) -> Event:
+    where = table.sources[table.file[row]]
+    up = table.category[row] == Category.CONTRIBUTION
+    host, rank = model.names[judged.member[row]] if judged.member[row] >= 0 else ("", 0)
+    ip = IPv4Address(int(table.src_ip[row] if up else table.dst_ip[row]))
+    switch_ip = str(IPv4Address(int(table.dst_ip[row] if up else table.src_ip[row])))
+    member = host or str(ip)
+    ends = where.link.split("-") if where.node else []
+    others = [end for end in ends if end != host]
+    verdict = Verdict(judged.verdict[row])
+    word = WORDS[verdict] if at_switch and verdict is not Verdict.RESULT else ""
+    if judged.reason[row]:
+        word += f" ({REASONS[int(judged.reason[row])]})"
+    return Event(
+        time=int(table.time[row]),
+        path=where.path,
+        number=int(table.number[row]),
+        end=where.end,
+        link=where.link,
+        node=where.node,
+        member=member,
+        switch=others[0] if host and len(others) == 1 else switch_ip,
+        what="result" if not up else "partial" if rank < 0 else "contribution",
+        again=bool(judged.again[row]),
+        chunk=int(table.chunk[row]),
+        slot=int(table.slot[row]),
+        version=int(table.version[row]),
+        verdict=word,
+    )
+
+
+def columns(events: Sequence[Event]) -> list[str]:
+    """Return who has a column: members, then switches that are no members, each in the order of its name."""
+
+    def order(name: str) -> tuple[int, str]:
+        return len(name), name
+
+    members = sorted({event.member for event in events}, key=order)
+    return [*members, *sorted({event.switch for event in events} - set(members), key=order)]
+
+
+def cells(event: Event, label: str) -> dict[str, str]:
+    """Return what an event puts into which columns; `label` names its chunk or slot."""
+    again = " again" if event.again else ""
+    what = "" if event.what == "contribution" else f"{event.what} "
+    if event.node == event.member:
+        verb = "got" if event.what == "result" else f"sent{again}"
+        return {event.member: f"{what}{label} {verb}"}
+    if event.what == "result":
+        return {event.member: f"<-- {what}{label}", event.switch: event.verdict}
+    return {event.member: f"{what}{label}{again} -->", event.switch: event.verdict}
