@@ -126,16 +126,25 @@ class _Slot:
 class _Flow:
     """What is remembered of a member in one epoch, or of a stranger: the last chunks by slot and version."""
 
-    __slots__ = ("got", "pool", "seat", "sent")
+    __slots__ = ("covered", "got", "mine", "name", "pool", "seat", "sent")
 
     def __init__(self, seat: _Seat | None, pool: dict[int, _Slot]) -> None:
         self.seat, self.pool = seat, pool
+        self.mine = 0 if seat is None else 1 << seat.bit
+        self.name = 0 if seat is None else seat.name + 1 << 17
+        """As it is told."""
+        self.covered = False
+        """Whether all its switch's members' links are captured."""
         self.sent: dict[int, int] = {}
         self.got: dict[int, int] = {}
 
 
-Told = tuple[int, int, int, int]
-"""Verdict, reason, whether it is a repetition, and the member's index."""
+# A packet is told in one number, which is quick to collect: verdict, reason << 8, _AGAIN, member + 1 << 17.
+_AGAIN = 1 << 16
+_UNKNOWN, _ABSORBED, _COMPLETED = int(Verdict.UNKNOWN), int(Verdict.ABSORBED), int(Verdict.COMPLETED)
+_DUPLICATE, _REPLAYED, _STALE = int(Verdict.DUPLICATE), int(Verdict.REPLAYED), int(Verdict.STALE)
+_PARTIAL_AGAIN = int(Verdict.PARTIAL_AGAIN)
+_RESULT, _RESULT_AGAIN = int(Verdict.RESULT), int(Verdict.RESULT_AGAIN)
 
 
 class Model:
@@ -210,35 +219,45 @@ class Model:
         malformed = table.category == Category.MALFORMED
         verdict[malformed] = Verdict.REFUSED
         reason[malformed] = table.problem[malformed]
-        links = [source.link for source in table.sources]
-        self.links.update(links)
-        rows = np.flatnonzero((table.category == Category.CONTRIBUTION) | (table.category == Category.RESULT))
+        self.links.update(source.link for source in table.sources)
+        for flow in self._flows.values():
+            flow.covered = flow.seat is not None and flow.seat.links <= self.links
+        ours = (table.category == Category.CONTRIBUTION) | (table.category == Category.RESULT)
+        passing = ours & self._passing(table)
+        verdict[passing] = Verdict.PASSING
+        rows = np.flatnonzero(ours & ~passing)
         wrong = table.udp_checksum == UdpChecksum.WRONG
         place = table.slot.astype(np.int32) << 1 | table.version
         columns = (
             *(table.category, table.job, table.src_ip, table.src_port, table.dst_ip, table.dst_port),
             *(table.chunk, place, table.size, wrong, table.time, table.file),
         )
-        # A link that is named by its ends carries what passes to other switches, too.
-        ends = [frozenset(source.link.split("-")) if source.node else None for source in table.sources]
-        flows, up = self._flows, int(Category.CONTRIBUTION)
-        found: list[Told] = []
+        links = [source.link for source in table.sources]
+        flows, up, found = self._flows, int(Category.CONTRIBUTION), []
         for kind, job, src, src_port, dst, dst_port, chunk, at, size, bad, time, file in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
-            nodes = ends[file]
-            if nodes is not None and self.switches.get(dst if kind == up else src, "") not in (*nodes, ""):
-                told: Told = (Verdict.PASSING, 0, 0, -1)
-            elif kind == up:
+            if kind == up:
                 flow = flows.get((job, dst, src, src_port)) or self._stranger(job, dst, src, src_port)
-                told = self._up(flow, job, dst, chunk, at, size, bad, time, links[file])
+                found.append(self._up(flow, job, dst, chunk, at, size, bad, time, links[file]))
             else:
                 flow = flows.get((job, src, dst, dst_port)) or self._stranger(job, src, dst, dst_port)
-                told = self._down(flow, chunk, at, bad)
-            found.append(told)
-        if found:
-            verdict[rows], reason[rows], again[rows], member[rows] = np.array(found, np.int16).T
+                found.append(self._down(flow, chunk, at, bad))
+        told = np.array(found, np.int64)
+        verdict[rows], reason[rows] = told & 0xFF, told >> 8 & 0xFF
+        again[rows], member[rows] = told & _AGAIN != 0, (told >> 17) - 1
         return Judged(verdict, reason, again, member)
+
+    def _passing(self, table: Table) -> NDArray[np.bool_]:
+        """Say which packets are on a link that is not their switch's: they pass to another."""
+        found = np.zeros(len(table), bool)
+        switch = np.where(table.category == Category.CONTRIBUTION, table.dst_ip, table.src_ip)
+        for index, source in enumerate(table.sources):
+            nodes = source.link.split("-")
+            others = [ip for ip, name in self.switches.items() if name not in nodes]
+            if source.node and others:
+                found |= (table.file == index) & np.isin(switch, others)
+        return found
 
     def _stranger(self, job: int, switch: int, ip: int, port: int) -> _Flow:
         """Return what is remembered of who is no member; forged packets must not fill the memory."""
@@ -262,63 +281,64 @@ class Model:
         wrong: bool,
         time: int,
         link: str,
-    ) -> Told:
-        """Return verdict, reason, again and member of a packet to a switch."""
-        seat = flow.seat
-        name = -1 if seat is None else seat.name
+    ) -> int:
+        """Return what is told of a packet to a switch."""
+        seat, name = flow.seat, flow.name
         if wrong:
-            return Verdict.REFUSED, Reason.CHECKSUM, 0, name
-        again = int(flow.sent.get(place) == chunk)
+            return _refused(Reason.CHECKSUM) | name
+        if flow.sent.get(place) == chunk:
+            name |= _AGAIN
         flow.sent[place] = chunk
         if seat is None:
-            if job in self.job_names and switch in self.switches:
-                return Verdict.REFUSED, Reason.NOT_ADMITTED, again, -1
-            return Verdict.UNKNOWN, 0, again, -1
+            known = job in self.job_names and switch in self.switches
+            return name | (_refused(Reason.NOT_ADMITTED) if known else _UNKNOWN)
         if time >= seat.over:
-            return Verdict.REFUSED, Reason.OLD_EPOCH, again, name
+            return _refused(Reason.OLD_EPOCH) | name
         if link != seat.link and seat.link in self.links:
-            return Verdict.REFUSED, Reason.NOT_ADMITTED, again, name
+            return _refused(Reason.NOT_ADMITTED) | name
         if place >> 1 >= seat.window:
-            return Verdict.REFUSED, Reason.BEYOND_POOL, again, name
+            return _refused(Reason.BEYOND_POOL) | name
         if seat.size != size:
-            return Verdict.REFUSED, Reason.WRONG_SIZE, again, name
-        return self._slot(seat, flow.pool, place, chunk), 0, again, name
+            return _refused(Reason.WRONG_SIZE) | name
+        return _slot(flow, seat, place, chunk) | name
 
-    def _slot(self, seat: _Seat, pool: dict[int, _Slot], place: int, chunk: int) -> int:
-        """Return the verdict of an admitted contribution, and let its slot take it in."""
-        slot = pool.get(place)
-        if (
-            slot is None
-            or seat.epoch > slot.epoch
-            or (seat.epoch == slot.epoch and 0 < (chunk - slot.tag & 0xFFFFFFFF) < _HALF)
-        ):
-            first = (chunk - seat.g0 & 0xFFFFFFFF) < 2 * seat.window
-            known = slot is not None and slot.epoch == seat.epoch
-            pool[place] = slot = _Slot(seat.epoch, chunk, first or known)
-        elif seat.epoch < slot.epoch or chunk != slot.tag:
-            return Verdict.STALE
-        mine = 1 << seat.bit
-        repeated, slot.seen = slot.seen & mine, slot.seen | mine
-        if slot.answered:
-            return Verdict.REPLAYED
-        if not slot.sure or not seat.links <= self.links:
-            return Verdict.UNKNOWN
-        if not repeated:
-            return Verdict.COMPLETED if slot.seen == seat.full else Verdict.ABSORBED
-        if slot.seen != seat.full:
-            return Verdict.DUPLICATE
-        # All have contributed, as far as was captured, and no result has been seen: at a leaf it may be on
-        # its way, elsewhere something was lost after the capture.
-        return Verdict.PARTIAL_AGAIN if seat.leaf else Verdict.UNKNOWN
-
-    def _down(self, flow: _Flow, chunk: int, place: int, wrong: bool) -> Told:
-        """Return the same of a packet from a switch."""
-        name = -1 if flow.seat is None else flow.seat.name
+    def _down(self, flow: _Flow, chunk: int, place: int, wrong: bool) -> int:
+        """Return what is told of a packet from a switch."""
         slot = flow.pool.get(place)
         if slot is not None and slot.tag == chunk:
             slot.answered = True
         if wrong:
-            return Verdict.REFUSED, Reason.CHECKSUM, 0, name
+            return _refused(Reason.CHECKSUM) | flow.name
         again = flow.got.get(place) == chunk
         flow.got[place] = chunk
-        return Verdict.RESULT_AGAIN if again else Verdict.RESULT, 0, 0, name
+        return (_RESULT_AGAIN if again else _RESULT) | flow.name
+
+
+def _refused(reason: Reason) -> int:
+    return Verdict.REFUSED | reason << 8
+
+
+def _slot(flow: _Flow, seat: _Seat, place: int, chunk: int) -> int:
+    """Return the verdict of an admitted contribution, and let its slot take it in."""
+    slot, epoch = flow.pool.get(place), seat.epoch
+    if slot is None or epoch != slot.epoch or chunk != slot.tag:
+        newer = slot is None or epoch > slot.epoch
+        if not newer and slot is not None and epoch == slot.epoch:
+            newer = (chunk - slot.tag & 0xFFFFFFFF) < _HALF  # RFC 1982
+        if not newer:
+            return _STALE
+        first = (chunk - seat.g0 & 0xFFFFFFFF) < 2 * seat.window
+        known = slot is not None and slot.epoch == epoch
+        flow.pool[place] = slot = _Slot(epoch, chunk, first or known)
+    repeated, slot.seen = slot.seen & flow.mine, slot.seen | flow.mine
+    if slot.answered:
+        return _REPLAYED
+    if not slot.sure or not flow.covered:
+        return _UNKNOWN
+    if not repeated:
+        return _COMPLETED if slot.seen == seat.full else _ABSORBED
+    if slot.seen != seat.full:
+        return _DUPLICATE
+    # All have contributed, as far as was captured, and no result has been seen: at a leaf it may be on its
+    # way, elsewhere something was lost after the capture.
+    return _PARTIAL_AGAIN if seat.leaf else _UNKNOWN
