@@ -49,10 +49,10 @@ def verify(
     told = trees(load(paths))
     findings = findings if findings is not None else Findings()
     if not told:
-        told = infer(merged(files, format=format), findings)
+        told = infer(merged(files), findings)
     verifier = Verifier(told, findings, paths=files, duplicates=duplicates)
     try:
-        for table in merged(files, values=True, format=format):
+        for table in merged(files, values=True):
             verifier.feed(table)
     finally:
         verifier.close()
@@ -68,6 +68,15 @@ class _Epoch:
 
     def feed(self, table: Table, rows: Rows) -> None:
         ledger, sums = self.ledger, self.sums
+        gap = ledger.gap(table, rows)
+        if gap is not None:
+            before, rows = rows.take(np.arange(gap)), rows.take(np.arange(gap, len(rows.row)))
+            if gap:
+                self.feed(table, before)
+            self.drop_all()
+            ledger.restart()
+            self.feed(table, rows)
+            return
         rows = ledger.place(table, rows)
         if len(rows.row):
             new_up, new_down = ledger.enter(table, rows)
@@ -84,7 +93,8 @@ class _Epoch:
             self.ledger.columns.drop(chunks)
             self.ledger.low += chunks
 
-    def close(self) -> None:
+    def drop_all(self) -> None:
+        """Judge all that is still open."""
         self._drop(len(self.ledger.columns))
 
 
@@ -191,7 +201,7 @@ class Verifier:
         if index in self._epochs and index not in self._closed:
             self._closed.add(index)
             epoch = self._epochs.pop(index)
-            epoch.close()
+            epoch.drop_all()
             self._excuse(index, epoch)
 
     def _excuse(self, index: int, epoch: _Epoch) -> None:

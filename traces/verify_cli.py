@@ -11,9 +11,7 @@ import typer
 
 from wire.errors import P4ReduceError
 
-from .errors import FilterError
-from .files import FORMATS
-from .terminal import FilesArgument, FormatOption, until_closed
+from .terminal import FilesArgument, until_closed
 from .verify import verify
 from .verify_findings import Findings, Rule
 
@@ -31,15 +29,12 @@ def trace_verify(
             help="The switch's fault table duplicated packets: allow the results that this adds.",
         ),
     ] = False,
-    format_: FormatOption = "p4reduce",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check captures against the contract. Exit code: 0 conforms, 1 violations, 2 could not be read."""
-    if format_ not in FORMATS:
-        raise FilterError(f"--format {format_}", f"is none of {', '.join(FORMATS)}")
     findings, error = Findings(), None
     try:
-        verify(files, format=format_, duplicates=duplicates, findings=findings)
+        verify(files, duplicates=duplicates, findings=findings)
     except P4ReduceError as caught:
         error = caught
     with until_closed():

@@ -26,6 +26,8 @@ SLACK = 1_000_000
 """ns that stamps of different captures may be out of order by: a tap may see a packet after the switch."""
 KEEP = 2048
 """Chunks that are kept beside 2W."""
+JUMP = 16
+"""Packets far ahead that make a gap."""
 
 UNKNOWN = -1
 
@@ -145,10 +147,13 @@ class Ledger:
     def place(self, table: Table, rows: Rows) -> Rows:
         """Return those rows whose chunks are kept, with their offsets, once there is room for them."""
         rows = rows._replace(offset=self._offsets(table, rows))
-        wild = rows.offset >= max(self.high, 0) + 2 * max(int(self.windows.max()), 64) + len(rows.row)
-        if 2 * wild.sum() > len(wild):
-            self._restart()
-            return self.place(table, rows)
+        wild = self._wild(rows)
+        if wild.any() and wild[int(wild.argmax()) :].all():
+            # Nobody shows that it was not a gap in the capture.
+            self.findings.unchecked["packets of chunks far ahead, at an end of the capture"] += int(
+                wild.sum()
+            )
+            rows, wild = rows.take(~wild), wild[~wild]
         before = (rows.offset < 0) & self.anchored
         self.tell(
             Rule.SEND,
@@ -189,8 +194,21 @@ class Ledger:
         offset: Ints = self.high + ((ahead ^ 0x80000000) - 0x80000000)
         return offset
 
-    def _restart(self) -> None:
-        """Go on after a gap: not one packet is far ahead but most of them."""
+    def _wild(self, rows: Rows) -> NDArray[np.bool_]:
+        """Say which chunks are further ahead than all the packets since could have brought the run."""
+        most = max(self.high, 0) + 2 * max(int(self.windows.max()), 64) + len(rows.row)
+        wild: NDArray[np.bool_] = rows.offset >= most
+        return wild
+
+    def gap(self, table: Table, rows: Rows) -> int | None:
+        """Return where a gap in the capture is: not one packet is far ahead but most are from there on."""
+        wild = self._wild(rows._replace(offset=self._offsets(table, rows)))
+        first = int(wild.argmax())
+        behind = wild[first:]
+        return first if wild.any() and behind.sum() >= JUMP and 2 * behind.sum() > len(behind) else None
+
+    def restart(self) -> None:
+        """Begin anew after a gap."""
         self.findings.unchecked["gaps in the capture: what was under way at one"] += 1
         self.columns.drop(len(self.columns))
         self._base, self.anchored = None, False

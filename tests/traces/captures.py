@@ -46,6 +46,21 @@ class Capture:
         """The packets of an end in the order of its file."""
         return sorted((each for each in self.packets if each.end == end), key=lambda each: each.time)
 
+    def write_ways(self, folder: Path) -> Path:
+        """Write a classic pcap for each way at each switch's end, in microseconds, as bmv2's --pcap."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for end in {packet.end for packet in self.packets if packet.end.startswith("s")}:
+            for way, name in ((1, "in"), (2, "out")):
+                data = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+                for each in self.in_file(end):
+                    if each.way == way:
+                        seconds, ns = divmod(START + each.time, 10**9)
+                        size = len(each.frame)
+                        data += struct.pack("<IIII", seconds, ns // 1000, size, size) + each.frame
+                (folder / f"{end}_{name}.pcap").write_bytes(data)
+        write(folder / FILE, self.epochs)
+        return folder
+
     def write(self, folder: Path, *, ends: Sequence[str] | None = None, memberships: bool = True) -> Path:
         """Write one file a link end, all that ever were there or those of `ends`."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -59,6 +59,16 @@ def run(device: SwitchDevice, case: dict[str, Any]) -> Capture:
     return world.capture
 
 
+@settings(max_examples=5, deadline=None)
+@given(case=runs())
+def test_the_switches_own_captures_conform(device: SwitchDevice, case: dict[str, Any]) -> None:
+    capture = run(device, case)
+    with tempfile.TemporaryDirectory() as folder:
+        found = verify([capture.write_ways(Path(folder))], duplicates=case["double"] > 0)
+    assert not found.total, "\n".join(map(str, found.violations[:5]))
+    assert found.checked["the send rule"]
+
+
 @settings(max_examples=15, deadline=None)
 @given(case=runs(), ends=st.sampled_from(["hosts", "switch", "all"]), told=st.booleans())
 def test_correct_runs_conform(device: SwitchDevice, case: dict[str, Any], ends: str, told: bool) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from switch.device import SwitchDevice
 from tests.traces.captures import Capture, Captured
+from tests.traces.test_explain import Made
 from tests.traces.test_verify import checked
 from tests.traces.worlds import CapturedWorld, captured_run
 from tests.worker.world import Tensors
@@ -274,6 +275,17 @@ def test_a_link_that_lost_packets_shows_no_absence(device: SwitchDevice) -> None
     found = checked(capture)
     assert not found.total
     assert found.unchecked["sums of chunks whose contributions are not known"]
+
+
+def test_a_gap_shows_no_absence() -> None:
+    """Both halves are judged, what is between them is not there."""
+    made = Made(window=4)
+    for chunk in (*range(50), *range(9000, 9050)):
+        made.chunk(chunk, [chunk * 1.0] * 3)
+    found = checked(made.capture)
+    assert not found.total
+    assert found.unchecked["gaps in the capture: what was under way at one"] == 1
+    assert found.checked["sums"] == 100
 
 
 def test_links_that_were_not_captured_show_no_absence(device: SwitchDevice) -> None:
