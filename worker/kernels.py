@@ -63,7 +63,7 @@ class Tensors:
         """One more than the last chunk."""
         self.size = sum(array.size for _, array in arrays)
         self.segments = np.array([(a.ctypes.data, a.size, first) for first, a in arrays], np.uint64)
-        """struct segment of kernel.c: where each lies, its values, its first chunk. They must live as long."""
+        """struct segment of kernel.c: where each lies, its values, its first chunk; they must live on."""
 
     @classmethod
     def in_turn(cls, arrays: Sequence[NDArray[Any]], elements: int) -> Tensors:
