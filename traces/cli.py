@@ -16,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-app.command("record", context_settings={"ignore_unknown_options": True})(trace_record)
+app.command("record")(trace_record)
 app.command("verify")(trace_verify)
 app.command("explain")(trace_explain)
 app.command("slot")(trace_slot)
