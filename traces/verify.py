@@ -35,7 +35,6 @@ EPOCHS = 4
 def verify(
     paths: Sequence[Path],
     *,
-    format: str = "p4reduce",
     duplicates: bool = False,
     findings: Findings | None = None,
 ) -> Findings:
