@@ -171,11 +171,20 @@ def test_results_and_equal_payloads(tmp_path: Path) -> None:
 
 
 def test_switchml_is_never_guessed(tmp_path: Path) -> None:
-    path = put(tmp_path, made.pcap([made.one(udp_dst=0xBEE7), frames(payloads(elements=256))[0]]))
-    assert table(path).job.tolist() == [0xE7, 3]
-    found = table(path, format="switchml")
-    assert found.job.tolist() == [7, -1]
-    assert found.category.tolist() == [Category.CONTRIBUTION, Category.MALFORMED * 0]
+    # Its packet index is as the host stores it, little-endian; its slots have 14 bits.
+    head = bytes([0x03, 9]) + struct.pack("<I", 77) + struct.pack("!H", 0xC005) + bytes([5, 0x80])
+    packet = made.one(udp_dst=0xBEE7, udp_checksum=0)
+    other = frames(payloads(elements=256))[0]
+    long = frames(payloads(elements=256))[0]
+    theirs = long[:36] + struct.pack("!H", 0xBEE7) + long[38:40] + b"\0\0" + head + long[52:]
+    path = put(tmp_path, made.pcap([packet, other, theirs]))
+    assert table(path).job.tolist() == [0xE7, 3, 0xE7]
+    found = table(path, format="switchml", values=True)
+    assert found.job.tolist() == [7, -1, 7]
+    assert found.category.tolist() == [Category.MALFORMED, Category.OTHER, Category.CONTRIBUTION]
+    assert (found.tensor[2], found.chunk[2], found.version[2], found.slot[2]) == (9, 77, 1, 5)
+    assert (found.e0[2], found.e1[2], found.elements[2]) == (5, -128, 256)
+    np.testing.assert_array_equal(found.values(np.array([2])), payloads(elements=256)["values"])
 
 
 @pytest.mark.parametrize(
