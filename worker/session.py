@@ -313,6 +313,9 @@ class Session:
         assert worker is not None
         with worker.changed:
             chunks = worker.engine.missing(LOOK_CHUNKS)
+        if not chunks:  # as when this process itself stood still
+            error.unasked = "each chunk that it has sent has its result"
+            return
         try:
             error.lacking = self._control.lacking(chunks, LOOK_SECONDS)
         except ControlError as unasked:

@@ -405,6 +405,15 @@ def test_a_time_out_for_results_that_do_not_come_says_that_the_switch_has_them(m
         late.result(LIMIT)
 
 
+def test_a_time_out_with_nothing_sent_asks_nobody(make_job: MakeJob) -> None:
+    [worker] = make_job(1).workers
+    told = StalledError(2.0, 7, 0, 9, "10.0.255.1:48640", 0)
+    session: Any = worker._session
+    session.look(told)
+    assert told.lacking == {}
+    assert "is not known: each chunk that it has sent has its result. " in str(told)
+
+
 def test_a_time_out_without_a_controller_says_that_it_could_not_ask(make_job: MakeJob) -> None:
     job = make_job(2, call=0.5)
     job.office.go_away(True)
