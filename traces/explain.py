@@ -37,6 +37,8 @@ OFTEN = 0.5
 """Share of a time or of chunks from which it counts as what limits."""
 UNFAIR = 1.5
 """Times that one job got what another did."""
+SOME = 0.25
+"""Share of a chunk's life that may limit where the switch is busy."""
 QUEUED = 2.0
 """Times the quickest way, from which packets must have queued."""
 FULL = 0.9
@@ -96,7 +98,10 @@ def explain_job(job: int, epochs: Sequence[Lives]) -> list[Finding | None]:
 
 
 class _Life:
-    """How chunks of a job spent their time: ns, an item for each chunk and worker, of all epochs."""
+    """How chunks of a job spent their time: ns, an item for each chunk and worker, of all epochs.
+
+    Chunks that were sent again tell of loss, not of where time goes: they are left out unless most were.
+    """
 
     def __init__(self, epochs: Sequence[Lives]) -> None:
         parts: dict[str, list[Ints]] = {name: [] for name in ("whole", "wait", "switch", "rest")}
@@ -105,13 +110,19 @@ class _Life:
         self.most = 0
         self.own = self.far = False
         began, ended = NEVER, 0
+        spans: list[Ints] = []
+        sent_bytes: list[float] = []
         for lives in epochs:
             tree = lives.tree
+            again = np.zeros(len(lives.ups), np.bool_)
+            again[lives.retransmitted()[0]] = True
+            if 2 * again.sum() > len(again):
+                again[:] = False
             for s, seat in enumerate(tree.seats):
                 end = lives.end(s)
                 self.own, self.far = self.own or end == OWN, self.far or bool(lives.ups[:, s, FAR].any())
                 sent, got = lives.first_up[:, s, end], lives.first_down[:, s, end]
-                done = np.flatnonzero((sent != NEVER) & (got != NEVER) & (got >= sent))
+                done = np.flatnonzero((sent != NEVER) & (got != NEVER) & (got >= sent) & ~again)
                 if not len(done) or seat.leaf >= 0:
                     continue
                 below = tree.below[seat.switch]
@@ -125,6 +136,8 @@ class _Life:
                 out = lives.first_down[done, s, FAR]
                 seen = (at_switch != NEVER) & (out != NEVER)
                 parts["switch"].append(np.maximum(out[seen] - at_switch[seen], 0))
+                spans.append(np.stack([at_switch[seen], np.maximum(out[seen], at_switch[seen])]))
+                sent_bytes.append(float((sent != NEVER).sum()) * frame_bytes(tree.elements))
                 began, ended = (
                     min(began, int(sent[done].min(initial=NEVER))),
                     max(ended, int(got[done].max(initial=0))),
@@ -143,12 +156,27 @@ class _Life:
         self.full = float(np.concatenate([np.zeros(0, np.bool_), *full]).mean()) if full else 0.0
         self.seconds = (ended - began) / 1e9 if ended else 0.0
         self.median = float(np.median(self.whole)) if len(self.whole) else 0.0
+        self.busy = _union(np.concatenate([np.zeros((2, 0), np.int64), *spans], axis=1)) / 1e9
+        """Seconds in which the switch had a chunk that was complete."""
+        workers = sum(seat.leaf < 0 for seat in epochs[0].tree.seats)
+        self.bits = 8 * sum(sent_bytes) / max(1, workers)
+        """That a worker sent, retransmissions aside."""
 
     def share(self, part: Ints) -> float:
         """Return the share of a chunk's life that a part is, over all chunks."""
         if not len(part) or not self.whole.sum():
             return 0.0
         return float(part.mean() / self.whole.mean())
+
+
+def _union(spans: Ints) -> int:
+    """Return how long any of the spans, (2, k) of beginnings and ends, lasted."""
+    if not spans.shape[1]:
+        return 0
+    begins, ends = spans[:, np.argsort(spans[0], kind="stable")]
+    reached = np.maximum.accumulate(ends)
+    before = np.concatenate([begins[:1], reached[:-1]])
+    return int(np.maximum(reached - np.maximum(begins, before), 0).sum())
 
 
 def _complete(lives: Lives, seats: Ints, end: int) -> Ints:
@@ -173,11 +201,16 @@ def _limit(
     idle, stalled = (
         gaps.numbers[name] if gaps is not None else 0.0 for name in ("idle_share", "stalled_share")
     )
+    active = life.seconds * max(0.0, 1 - idle - stalled)
+    busy = min(1.0, life.busy / active) if active else 0.0
+    rate = life.bits / active / 1e6 if active else 0.0
     numbers = {
         "chunk_life_ms": round(life.median / 1e6, 3),
         "wait_share": round(wait, 3),
         "switch_share": round(switch, 3) if len(life.switch) else None,
-        "way_share": round(way, 3),
+        "switch_busy": round(busy, 3) if len(life.switch) else None,
+        "way_share": round(way, 3) if life.own else None,
+        "mbit_s": round(rate, 3),
         "queued": round(queued, 2),
         "most_under_way": life.most,
         "window": life.window or None,
@@ -188,8 +221,9 @@ def _limit(
     }
     told = (
         f"a chunk lives {life.median / 1e6:.3f} ms (median): {wait:.0%} waiting for other members, "
-        + (f"{switch:.0%} in the switch, " if len(life.switch) else "")
-        + f"{way:.0%} {'on its way' if life.own else 'elsewhere'}"
+        + (f"{switch:.0%} in the switch" if len(life.switch) else f"{way:.0%} on its way and in the switch")
+        + (f", {way:.0%} on its way" if life.own and len(life.switch) else "")
+        + f"; a worker sends {rate:.2f} Mbit/s where it is not idle"
     )
     if idle >= OFTEN:
         what, why = "idle", f"nothing was asked of the network in {idle:.0%} of the time"
@@ -197,8 +231,8 @@ def _limit(
         what, why = "loss", f"nothing moved in {stalled:.0%} of the time until something was sent again"
     elif wait >= OFTEN and stragglers:
         what, why = "stragglers", "its members wait for the last of them"
-    elif switch >= OFTEN:
-        what, why = "switch", "chunks wait in the switch"
+    elif busy >= OFTEN and switch >= SOME:
+        what, why = "switch", f"it had chunks to give results of in {busy:.0%} of the time"
     elif queued >= QUEUED and life.own:
         what, why = "link", f"packets queue on the way: {queued:.1f} times the quickest (5th percentile)"
     elif life.full >= OFTEN and life.most > 1:
@@ -206,9 +240,12 @@ def _limit(
         what = "window"
         why = f"{held} was full, {life.most} chunks, after {life.full:.0%} of the times that they sent"
     else:
-        what, why = (
-            "senders",
-            f"the members sent less than they might: at most {life.most} chunks were under way",
+        what, why = "senders", f"at most {life.most} chunks were under way, and seldom as many"
+    if what in ("window", "senders") and not life.own:
+        what = "members"
+        why = (
+            f"the switch had nothing to do in {1 - busy:.0%} of the time, and at most {life.most} chunks at "
+            "once: the members, their windows or their links (only captures at the hosts tell which)"
         )
     return Finding(
         "limit", job, f"limited by {what}: {why}; {told}", numbers | {"by": what}, f"--job {job}", True

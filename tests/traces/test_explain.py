@@ -160,6 +160,19 @@ def test_a_slow_switch() -> None:
         assert numbers["switch_share"] == round(7.0 / (7.2 if ends == "hs" else 7.0), 3)
 
 
+def test_members_that_the_switch_waits_for() -> None:
+    """Only the switch's ends are captured, and 0.01 ms of each ms it has something to do."""
+    run = Made(ends="s")
+    for chunk in range(50):
+        run.chunk(chunk, [chunk * 1.0] * N)
+    numbers = limit(run.explained())
+    assert numbers["by"] == "members"
+    seconds = (49 + 0.01) / 1e3
+    assert numbers["seconds"] == seconds
+    assert numbers["switch_busy"] == round(50 * 0.01e-3 / seconds, 3)
+    assert numbers["mbit_s"] == round(50 * 308 * 8 / seconds / 1e6, 3)
+
+
 def test_idle_workers() -> None:
     run = Made()
     for burst in range(5):
