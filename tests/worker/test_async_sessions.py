@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several all-reduces under way of joined workers: the background carries them on, over changes and losses."""
+"""Several all-reduces of joined workers under way: the background carries them on, over changes of epoch."""
 
 from __future__ import annotations
 
