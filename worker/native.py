@@ -111,14 +111,14 @@ class NativeKernels:
     def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
         """See Kernels."""
         of = _compiled(stream)
-        self._c.fill(of.at, of.source(source), _at(packets), position, len(packets))
+        self._c.fill(of.at, of.source(source), _in(packets), position, len(packets))
 
     def deliver(
         self, stream: Stream, target: Tensors, packets: Packets, picked: Indexes, positions: Indexes
     ) -> None:
         """See Kernels."""
         of = _compiled(stream)
-        self._c.deliver(of.at, of.target(target), _at(packets), _at(picked), _at(positions), len(picked))
+        self._c.deliver(of.at, of.target(target), _at(packets), _in(picked), _in(positions), len(picked))
 
 
 def _compiled(stream: Stream) -> _Compiled:
