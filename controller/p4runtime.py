@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import queue
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ PIPELINE_SECONDS = 300.0
 PACKET_SECONDS = 5.0
 READ_FACTOR = 6
 """A read may take so much longer than other calls: one entity may ask for a table of 16,384 entries."""
+_READY = grpc.ChannelConnectivity.READY
 ENTITIES = 4096
 """Most entities of one ReadRequest: far below gRPC's 4 MB."""
 UPDATES = 2048
@@ -203,17 +205,26 @@ class SwitchClient:
         self._arbitrate()
 
     def _connect(self) -> None:
-        ready = grpc.channel_ready_future(self._session.channel)
+        """Wait for the server; where nothing listens that is told at once, as whoever asks may try again."""
+        channel, states = self._session.channel, queue.SimpleQueue[Any]()
+        channel.subscribe(states.put, try_to_connect=True)
+        deadline = time.monotonic() + self._connect_seconds
         try:
-            ready.result(timeout=self._connect_seconds)
-        except grpc.FutureTimeoutError:
+            while (state := states.get(timeout=max(0.0, deadline - time.monotonic()))) is not _READY:
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    raise UnreachableError(
+                        self.name,
+                        f"nothing answers at {self.address}, where its P4Runtime server should be; "
+                        "see whether the switch runs, and its log",
+                    )
+        except queue.Empty:
             raise UnreachableError(
                 self.name,
                 f"waited {self._connect_seconds:g} s for its P4Runtime server at {self.address}; "
                 "see whether the switch runs, and its log",
             ) from None
         finally:
-            ready.cancel()
+            channel.unsubscribe(states.put)
 
     def _arbitrate(self, standby: bool = False) -> None:
         session = self._session

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a job can be summed now: its tree, the one it has as long as that will do, else the best there is."""
+"""Where a job can be summed now: by the best tree there is, the one that it has if no other costs less."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from controller.errors import ControllerError, JobError, PoolFullError
 from controller.fabric import Dead, Fabric
-from controller.trees import Tree, plan
+from controller.trees import Tree, cost, plan
 from controller.wiring import Wiring, wire
 from topologies.record import NetRecord
 
@@ -81,12 +81,11 @@ class Sites:
             allows = not allowed or switch in allowed
             return allows and self._has_room(switch, window, job) and self._has_copies(switch, inputs, job)
 
-        if job is not None and self._holds(job, hosts, usable):
-            wiring = wire(job.tree, self.fabric, self._record)
-            if wiring is not None:
-                return Site(job.tree, wiring, window)
         load = Counter(s for other in self._jobs() if other is not job for s in other.tree.switches)
         tree = plan(self.fabric, hosts, usable, load)
+        holds = job is not None and self._holds(job, hosts, usable)
+        if tree is not None and job is not None and holds:
+            tree = min(job.tree, tree, key=lambda one: cost(self.fabric, one))  # of equal ones the first
         wiring = None if tree is None else wire(tree, self.fabric, self._record)
         if tree is None or wiring is None:
             raise self._nothing(hosts, window, allowed, job)
@@ -97,9 +96,9 @@ class Sites:
         return job.epoch is not None and wire(job.epoch.tree, self.fabric, self._record) != job.epoch.wiring
 
     def _holds(self, job: LiveJob, hosts: Sequence[str], usable: Callable[[str, int], bool]) -> bool:
-        """Say whether a job's tree is for these hosts in this order, and has room."""
+        """Say whether a job's tree is for these hosts in this order, is whole, and has room."""
         order = {host: rank for rank, host in enumerate(hosts)}
-        if job.tree.hosts != frozenset(hosts):
+        if job.tree.hosts != frozenset(hosts) or wire(job.tree, self.fabric, self._record) is None:
             return False
         for node in job.tree.nodes:
             ranks = [order[host] for host in node.hosts]

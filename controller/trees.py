@@ -137,8 +137,6 @@ def _lay(
     inputs = Counter(parents.values())
     own: dict[str, list[str]] = {switch: [] for switch in depth}
     misfits = sum(not usable(switch, inputs[switch]) for switch in depth)
-    traversals = sum(far(switch, parent) for switch, parent in parents.items())
-    deepest = 0
     for host, home in homes.items():
         near = sorted((far(home, s), depth[s], load.get(s, 0), place[s], s) for s in depth)
         if home in depth:
@@ -149,13 +147,28 @@ def _lay(
             misfits, switch = misfits + 1, near[0][-1]
         inputs[switch] += 1
         own[switch].append(host)
-        traversals += far(home, switch)
-        deepest = max(deepest, far(home, switch) + depth[switch])
     idle = sum(inputs[switch] < 2 for switch in depth) if len(depth) > 1 else 0
     leaves: dict[str, list[str]] = {switch: [] for switch in depth}
     for switch in sorted(parents, key=place.__getitem__):
         leaves[parents[switch]].append(switch)
     order = sorted(depth, key=lambda s: (depth[s], place[s]))
-    nodes = (Node(s, tuple(own[s]), tuple(leaves[s]), parents.get(s)) for s in order)
+    tree = Tree(tuple(Node(s, tuple(own[s]), tuple(leaves[s]), parents.get(s)) for s in order))
+    traversals, deepest = cost(fabric, tree)
     weight = sum(load.get(switch, 0) for switch in depth)
-    return (misfits, traversals, idle, deepest, weight, tuple(place[s] for s in order)), Tree(tuple(nodes))
+    return (misfits, traversals, idle, deepest, weight, tuple(place[s] for s in order)), tree
+
+
+def cost(fabric: Fabric, tree: Tree) -> tuple[int, int]:
+    """Return how often packets of a chunk cross links between switches on their way up, and the longest way.
+
+    All hosts and switches of the tree have a path to their parents.
+    """
+    depth: dict[str | None, int] = {None: 0}
+    traversals = deepest = 0
+    for node in tree.nodes:
+        up = 0 if node.parent is None else fabric.distance(node.switch, node.parent) or 0
+        depth[node.switch] = depth[node.parent] + up
+        steps = [fabric.distance(fabric.home[host][0], node.switch) or 0 for host in node.hosts]
+        traversals += up + sum(steps)
+        deepest = max([deepest, *(depth[node.switch] + step for step in steps)])
+    return traversals, deepest

@@ -98,6 +98,9 @@ def test_nobody_listens() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound, not listening: refuses
         address = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(UnreachableError, match=rf"nothing answers at {address}"):
+            SwitchClient("s1", 3, address)
+        held.listen()  # and now it takes connections and says nothing
         with pytest.raises(UnreachableError, match=rf"waited 0\.4 s for its P4Runtime server at {address}"):
             SwitchClient("s1", 3, address, seconds=SHORT)
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.explain import standing
 from controller.looks import arrived
 from controller.program.verdicts import JobVerdicts
-from controller.tally import OTHERS, JobTally
+from controller.tally import OTHERS, JobCounts, JobTally
 from tests.controller.office import Member, Office
 from tests.controller.served import Served
 from tests.worker.jobs import begin
@@ -439,7 +439,9 @@ def test_a_tally_never_goes_back() -> None:
 
 
 def test_arrivals() -> None:
-    before, after = verdicts(r0=3, r1=2), verdicts(9, r0=3, r1=7, r2=1)
+    before, after = (
+        JobCounts(found.workers, {}, {}) for found in (verdicts(r0=3, r1=2), verdicts(r0=3, r1=7, r2=1))
+    )
     assert arrived(before, after) == {1: {"absorbed": 5}, 2: {"absorbed": 1}}
 
 

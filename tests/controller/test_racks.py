@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs over leaves and spines, whatever happens to switches, cables and the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller import looks, service
+from controller.errors import PoolFullError, UnreachableError
+from controller.explain import standing
+from controller.fabric import Cable, Dead
+from controller.requests import JobChange, NewJob, QuotaError, RequestError
+from controller.service import Controller
+from controller.switches import SwitchLink
+from tests.controller.racks import LEAVES, SPINES, Racks, Workers, racks
+from tests.controller.test_service import run
+
+ALL = ["h1", "h2", "h3", "h4"]
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Racks]:
+    with racks(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(service, "RETRY_SECONDS", 0.1)
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, *cables: Cable) -> None:
+    monkeypatch.setattr(service, "cut_cables", lambda record: frozenset(cables))
+
+
+async def until(ready: Any) -> None:
+    while not ready():
+        await asyncio.sleep(0.02)
+
+
+def events(controller: Controller, job: str = "a") -> list[str]:
+    return [event.text for event in controller.store.events() if event.job == job]
+
+
+def test_a_job_over_two_racks_from_add_to_rm(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            empty = {name: net.held(name) for name in (*LEAVES, *SPINES)}
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16, rate_bps=8 * 10**6))
+            assert {name: rent.window for name, rent in job.rents.items()} == {"s3": 16, "s1": 16, "s2": 16}
+            workers = Workers.join(controller, "a")
+            members = await workers.follow()
+            epoch = members[0]["epoch"]
+            assert [m["switch_ip"] for m in members] == ["10.0.255.1"] * 2 + ["10.0.255.2"] * 2
+            assert net.admitted("s1") == dict.fromkeys(("10.0.0.1", "10.0.0.2", "10.0.255.3"), epoch)
+            assert net.admitted("s2") == dict.fromkeys(("10.0.1.1", "10.0.1.2", "10.0.255.3"), epoch)
+            assert net.admitted("s3") == dict.fromkeys(("10.0.255.1", "10.0.255.2"), epoch)
+            assert net.admitted("s4") == {}
+            # Two of four workers and a parent's results pass a leaf, two partials the spine.
+            assert [job.share(name) for name in ("s1", "s3", "s4")] == [
+                (6 * 10**6, 3),
+                (4 * 10**6, 2),
+                (None, 1),
+            ]
+            # In the other rack alone.
+            await controller.change("a", JobChange(workers=["h3", "h4"]))
+            workers.sids, workers.status = workers.sids[2:], workers.status[2:]
+            workers.memberships = [{}, {}]
+            members = await workers.follow()
+            assert [(m["rank"], m["n"], m["switch_ip"]) for m in members] == [
+                (0, 2, "10.0.255.2"),
+                (1, 2, "10.0.255.2"),
+            ]
+            assert job.tree.switches == ("s2",)
+            assert [len(net.admitted(name)) for name in (*LEAVES, *SPINES)] == [0, 2, 0, 0]
+            assert {name: rent.window for name, rent in job.rents.items()} == {"s2": 16}
+            await controller.remove("a")
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            assert {name: net.held(name) for name in empty} == empty
+            assert {link.jobs.pool.free for link in controller.links.values()} == {1024}
+
+    run(work())
+
+
+def test_a_resize_is_the_same_at_all_switches(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            await workers.follow()
+            workers.first_missing = 40
+            await controller.change("a", JobChange(slots=32))
+            members = await workers.follow()
+            assert {(m["window"], m["g0"]) for m in members} == {(32, 40)}
+            assert {rent.window for rent in job.rents.values()} == {32}
+            controller.drain("a")
+            for rank in range(4):
+                stop = await workers.tell(rank)
+                assert stop["do"] == "stop"
+
+    run(work())
+
+
+def test_a_killed_controller_finds_its_trees_running(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="a", workers=ALL, slots=16, rate_bps=10**8))
+            workers = Workers.join(controller, "a")
+            members = await workers.follow()
+            before = {name: net.held(name) for name in net.served}
+            row = controller.job("a").row()
+        async with net.controlled() as controller:
+            assert {name: net.held(name) for name in net.served} == before
+            assert [e.text for e in controller.store.events()][-4:] == [
+                f"switch {name}: in line" for name in net.served
+            ]
+            job = controller.job("a")
+            assert job.row() == row
+            assert (job.status, job.group.epoch) == ("running", members[0]["epoch"])
+            assert not controller.sites.changed(job)
+            workers.controller = controller
+            await controller.change("a", JobChange(slots=8))
+            assert (await workers.follow())[0]["window"] == 8
+
+    run(work())
+
+
+@pytest.mark.parametrize("at", ["s3", "s1", "s2"])
+def test_killed_when_some_switches_have_the_new_epoch(
+    net: Racks, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    swap, bring_up = SwitchLink.swap, SwitchLink.bring_up
+
+    def fails_there(self: SwitchLink, *args: Any) -> Any:
+        if self.name == at:
+            raise UnreachableError(at, "cut")
+        return swap(self, *args)
+
+    def stays_away(self: SwitchLink, *args: Any) -> Any:
+        if self.name == at:
+            raise UnreachableError(at, "cut")
+        return bring_up(self, *args)
+
+    async def work() -> None:
+        async with net.controlled() as controller:
+            controller.sessions.lease = 1e9
+            await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            old = (await workers.follow())[0]["epoch"]
+            cut(monkeypatch)
+            with monkeypatch.context() as patched:
+                patched.setattr(SwitchLink, "swap", fails_there)
+                patched.setattr(SwitchLink, "bring_up", stays_away)
+                patched.setattr(service.Controller, "_look_at_fabric", lambda self: None)
+                await controller.change("a", JobChange(slots=8))
+                with pytest.raises(AssertionError, match="did not begin"):
+                    await workers.follow(8)
+            new = controller.job("a").group.epoch
+            assert new > old
+        async with net.controlled() as controller:
+            workers.controller = controller
+            members = await workers.follow()
+            assert {m["epoch"] for m in members} == {controller.job("a").group.epoch}
+            for name in ("s3", "s1", "s2"):
+                assert set(net.admitted(name).values()) == {members[0]["epoch"]}
+
+    run(work())
+
+
+def test_a_spine_that_dies_loses_its_jobs_to_the_other(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            other = await controller.add(NewJob(name="b", workers=ALL, slots=16))
+            assert (job.tree.root.switch, other.tree.root.switch) == ("s3", "s4")
+            workers = Workers.join(controller, "a")
+            first = (await workers.follow())[0]["epoch"]
+            workers.first_missing = 7
+            net.kill("s3")
+            members = await workers.follow()
+            assert {m["g0"] for m in members} == {7}
+            assert job.tree.switches == ("s4", "s1", "s2")
+            assert net.admitted("s4") == dict.fromkeys(("10.0.255.1", "10.0.255.2"), members[0]["epoch"])
+            assert net.admitted("s1")["10.0.255.4"] == members[0]["epoch"] > first
+            assert "switch s3 is down" in events(controller, "")
+            assert "it is summed at s4, s1, s2 from now on" in events(controller)
+            net.start("s3")
+            await until(lambda: controller.sites.dead == Dead())
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            assert net.admitted("s3") == {}
+            assert controller.links["s3"].jobs.pool.free == 1024
+            assert job.group.epoch == members[0]["epoch"]
+            assert "switch s3 is back" in events(controller, "")
+
+    run(work())
+
+
+def test_what_a_lost_switch_holds_goes_when_it_is_reached_again(
+    net: Racks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only its server was away, it still has the entries of the epoch that moved."""
+    reach = SwitchLink.reach
+
+    def away(self: SwitchLink) -> bool:
+        if self.name == "s3":
+            raise UnreachableError("s3", "away")
+        return reach(self)
+
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            first = (await workers.follow())[0]["epoch"]
+            with monkeypatch.context() as patched:
+                patched.setattr(SwitchLink, "reach", away)
+                controller.links["s3"].close()
+                await workers.follow()
+                assert net.admitted("s3") == dict.fromkeys(("10.0.255.1", "10.0.255.2"), first)
+            await until(lambda: controller.links["s3"].in_line)
+            assert net.admitted("s3") == {}
+
+    run(work())
+
+
+def test_a_cable_that_is_cut_and_mended(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            await workers.follow()
+            cut(monkeypatch, frozenset({("s1", 3), ("s3", 1)}))
+            await workers.follow()
+            assert job.tree.switches == ("s4", "s1", "s2")
+            assert "the link from s1 port 3 to s3 port 1 is down" in events(controller, "")
+            cut(monkeypatch, frozenset({("s1", 3), ("s3", 1)}), frozenset({("s2", 4), ("s4", 2)}))
+            with pytest.raises(AssertionError, match="did not begin"):
+                await workers.follow(8)
+            told = standing(controller, job)
+            assert told is not None
+            assert "no epoch can begin: nothing can sum for h1, h2, h3, h4" in told
+            cut(monkeypatch, frozenset({("s2", 4), ("s4", 2)}))
+            await workers.follow()
+            assert job.tree.switches == ("s3", "s1", "s2")
+            epoch = job.group.epoch
+            cut(monkeypatch)
+            await until(lambda: controller.sites.dead == Dead())
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            assert (job.group.epoch, job.status) == (epoch, "running")
+
+    run(work())
+
+
+def test_a_leaf_that_is_away_is_waited_for(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            first = (await workers.follow())[0]["epoch"]
+            net.kill("s1")
+            await until(lambda: controller.links["s1"].complaint is not None)
+            told = standing(controller, job)
+            assert told is not None
+            assert "Job a runs on switch s1, which is not reached now" in told
+            assert job.group.epoch == first
+            net.start("s1")
+            workers.first_missing = 3
+            members = await workers.follow()
+            assert (members[0]["epoch"] > first, members[0]["g0"]) == (True, 3)
+            assert job.tree.switches == ("s3", "s1", "s2")
+            assert len(net.admitted("s1")) == 3
+
+    run(work())
+
+
+def test_a_full_leaf_is_left_out_and_full_switches_are_named(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="big", workers=["h1", "h2"], slots=1020))
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            assert [(n.switch, n.hosts, n.leaves) for n in job.tree.nodes] == [
+                ("s3", ("h1", "h2"), ("s2",)),
+                ("s2", ("h3", "h4"), ()),
+            ]
+            workers = Workers.join(controller, "a")
+            members = await workers.follow()
+            assert [m["switch_ip"] for m in members] == ["10.0.255.3"] * 2 + ["10.0.255.2"] * 2
+            for number, switch in enumerate(("s2", "s3", "s4")):
+                await controller.add(
+                    NewJob(name=f"c{number}", workers=ALL, slots=1000, switches=[switch], tenant="c")
+                )
+            with pytest.raises(PoolFullError, match="30 slots do not fit: 24 are free"):
+                await controller.add(NewJob(name="b", workers=ALL, slots=30))
+            net.kill("s3")
+            net.kill("s4")
+            await until(lambda: {"s3", "s4"} <= controller.sites.dead.switches)
+            with pytest.raises(RequestError, match="no switch of s1 that lives"):
+                await controller.add(NewJob(name="b", workers=ALL, slots=4, switches=["s1"]))
+            controller.set_quota("d", 20)
+            with pytest.raises(QuotaError):
+                await controller.add(NewJob(name="b", workers=ALL, slots=21, tenant="d"))
+
+    run(work())
+
+
+def test_no_switch_is_left_and_the_job_says_so(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            await workers.follow()
+            net.kill("s3")
+            net.kill("s4")
+            with pytest.raises(AssertionError):
+                await workers.follow(15)
+            assert job.homeless
+            told = standing(controller, job)
+            assert told is not None
+            assert "not reached now" in told or "no epoch can begin" in told
+            net.start("s4")
+            members = await workers.follow()
+            assert job.tree.root.switch == "s4"
+            assert members[0]["epoch"] == job.group.epoch
+            assert not job.homeless
+            # Once, not with each try.
+            assert len([text for text in events(controller) if "no epoch can begin" in text]) <= 2
+
+    run(work())
+
+
+def test_counts_stay_with_the_ranks_when_a_job_moves(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            await workers.follow()
+            tally = job.tallies.of("s1")
+            assert tally.known == 2
+            assert (await looks.count(job)).workers == {}
+            net.kill("s3")
+            await workers.follow()
+            assert sorted(job.tallies.at) == ["s1", "s2", "s4"]
+            assert (await looks.count(job)).workers == {}
+
+    run(work())
