@@ -374,7 +374,7 @@ def _gaps(job: int, epochs: Sequence[Lives]) -> Finding | None:
     gaps = np.flatnonzero(apart > max(GAP, GAP_TIMES * float(np.median(apart))))
     if not len(gaps):
         return None
-    waiting = np.array([_under_way(epochs, int(times[at])) for at in gaps])
+    waiting = _under_way(epochs, times[gaps])
     length = apart[gaps]
     idle, stalled = float(length[waiting == 0].sum()), float(length[waiting > 0].sum())
     run = float(times[-1] - times[0])
@@ -401,15 +401,18 @@ def _gaps(job: int, epochs: Sequence[Lives]) -> Finding | None:
     )
 
 
-def _under_way(epochs: Sequence[Lives], time: int) -> int:
-    """Return how many chunks some member had sent and some had no result of."""
-    many = 0
+def _under_way(epochs: Sequence[Lives], times: Ints) -> Ints:
+    """Return how many chunks were, at each time: from the first sending to the last result."""
+    many = np.zeros(len(times), np.int64)
     for lives in epochs:
-        ends = [lives.end(seat) for seat in range(len(lives.tree.seats))]
-        seats = np.arange(len(ends))
+        seats = np.arange(len(lives.tree.seats))
+        ends = [lives.end(seat) for seat in seats.tolist()]
         sent, got = lives.first_up[:, seats, ends], lives.first_down[:, seats, ends]
         # What never got a result was given up, or its epoch ended.
-        many += int(((sent <= time) & (got > time) & (got != NEVER)).any(axis=1).sum())
+        whole = (sent != NEVER).any(axis=1) & (got != NEVER).any(axis=1)
+        begins, over = sent[whole].min(axis=1), np.where(got == NEVER, 0, got)[whole].max(axis=1)
+        for bound, sign in ((begins, 1), (over, -1)):
+            many += sign * np.searchsorted(np.sort(bound), times, side="right")
     return many
 
 
