@@ -181,7 +181,7 @@ def test_switchml_is_never_guessed(tmp_path: Path) -> None:
     assert table(path).job.tolist() == [0xE7, 3, 0xE7]
     found = table(path, format="switchml", values=True)
     assert found.job.tolist() == [7, -1, 7]
-    assert found.category.tolist() == [Category.MALFORMED, Category.OTHER, Category.CONTRIBUTION]
+    assert found.category.tolist() == [Category.CONTRIBUTION, Category.OTHER, Category.CONTRIBUTION]
     assert (found.tensor[2], found.chunk[2], found.version[2], found.slot[2]) == (9, 77, 1, 5)
     assert (found.e0[2], found.e1[2], found.elements[2]) == (5, -128, 256)
     np.testing.assert_array_equal(found.values(np.array([2])), payloads(elements=256)["values"])
