@@ -83,6 +83,15 @@ class Filter:
             wanted &= np.asarray(of, bool)[table.file]
         return np.flatnonzero(wanted)
 
+    def alone(self, table: Table) -> Mask:
+        """Say which packets matter at all: what becomes of them depends on none of another job or slot."""
+        found = np.ones(len(table), bool)
+        if self.jobs is not None:
+            found &= np.isin(table.job, list(self.jobs))
+        if self.slots is not None:
+            found &= (table.slot >= self.slots.start) & (table.slot < self.slots.stop)
+        return found
+
     def _kind(self, kind: Only, table: Table, judged: Judged) -> Mask:
         if kind in _OF_CATEGORY:
             return np.equal(table.category, _OF_CATEGORY[kind])

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from . import show
@@ -84,8 +83,7 @@ def _print(
                 model.learn(watched.epochs)
             start = int(table.time[0]) if start is None else start
             table = show.ours(table, model.switches)
-            if wanted.jobs is not None:
-                table = table.take(np.isin(table.job, list(wanted.jobs)))
+            table = table.take(wanted.alone(table))
             judged = model.judge(table)
             rows = wanted.rows(table, judged, model)
             for first in range(0, len(rows), BATCH):
