@@ -138,6 +138,10 @@ class Verifier:
     def _feed(self, table: Table) -> None:
         sources = self.capture.enter(table)
         refs = self.capture.refs(table, sources)
+        halves = np.isin(table.problem, (Problem.SUPER_PACKET, Problem.SNAPPED))
+        if halves.any() and self.capture.lose(sources[halves]):
+            for epoch in self._epochs.values():
+                epoch.ledger.refresh()
         row, seat = self._matcher.match(table, self._ours(table), sources, refs)
         up = table.category[row] == Category.CONTRIBUTION
         end = self.capture.ends(sources[row])

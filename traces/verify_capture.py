@@ -93,6 +93,13 @@ class Capture:
         """Return from when on all of a link's ends that were captured were: ns, NEVER if unknown."""
         return max((self._since.get(end, NEVER) for end in self._ends_of_link.get(link, ())), default=NEVER)
 
+    def lose(self, sources: NDArray[np.int64]) -> bool:
+        """Note that packets of these sources cannot be judged; return whether that is new of any end."""
+        ends = {self.sources[index].end for index in np.unique(sources).tolist()}
+        new = not ends <= self._lossy
+        self._lossy |= ends
+        return new
+
     def lossy(self, link: str, end: int) -> bool:
         """Say whether packets of a link, or of an end, are missing in their files."""
         ends = self._ends_of_link.get(link, set()) | ({self.end_name(end)} if end >= 0 else set())

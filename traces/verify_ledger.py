@@ -98,6 +98,12 @@ class Ledger:
         if self._base is not None:
             self._phase[:] = [self._base % (2 * max(1, seat.window)) for seat in tree.seats]
 
+    def refresh(self) -> None:
+        """See anew which seats' packets are missing."""
+        for seat in range(len(self.tree.seats)):
+            if self.context.whole(self.tree, seat) is None:
+                self._lossy[seat], self.floor[seat] = True, NEVER
+
     # ---- telling
     def name(self, seat: int) -> str:
         """Return what a seat is called."""

@@ -52,7 +52,7 @@ class Sums:
     def add(self, table: Table, rows: Rows, fresh: Ints) -> None:
         """Add first contributions to the sums of their switches."""
         ledger, columns = self._ledger, self._ledger.columns
-        whole = table.elements[rows.row[fresh]] == columns.elements
+        whole = self._whole(table, rows.row[fresh])
         poor = rows.take(fresh[~whole])
         columns.poor[poor.offset - ledger.low, ledger.switch_of[poor.seat]] = True
         ledger.findings.unchecked["contributions whose values were not captured"] += len(poor.row)
@@ -70,7 +70,7 @@ class Sums:
         partials = new_up[self._leaf_of[rows.seat[new_up]] >= 0]
         new = np.concatenate([partials, new_down])
         switch = np.concatenate([self._leaf_of[rows.seat[partials]], np.full(len(new_down), ROOT)])
-        whole = table.elements[rows.row[new]] == self._ledger.columns.elements
+        whole = self._whole(table, rows.row[new])
         self._ledger.findings.unchecked["sums whose values were not captured"] += int((~whole).sum())
         rows, switch = rows.take(new[whole]), switch[whole]
         fresh = Outputs(
@@ -89,6 +89,12 @@ class Sums:
         ready = self._have(outputs.switch, outputs.offset) == self._members[outputs.switch]
         self._judge(outputs.take(ready))
         self._waiting = outputs.take(~ready)
+
+    def _whole(self, table: Table, row: Ints) -> NDArray[np.bool_]:
+        """Say which packets' values are there, as many as they must be."""
+        elements = table.elements[row]
+        whole: NDArray[np.bool_] = (elements == self._ledger.columns.elements) & (elements > 0)
+        return whole
 
     def _have(self, switch: Ints, offset: Ints) -> Ints:
         """Return how many members' contributions are there."""

@@ -61,18 +61,20 @@ class Capture:
         write(folder / FILE, self.epochs)
         return folder
 
-    def write(self, folder: Path, *, ends: Sequence[str] | None = None, memberships: bool = True) -> Path:
-        """Write one file a link end, all that ever were there or those of `ends`."""
+    def write(
+        self, folder: Path, *, ends: Sequence[str] | None = None, memberships: bool = True, snap: int = 65535
+    ) -> Path:
+        """Write one file a link end, all that were there or those of `ends`; `snap` bytes of a packet."""
         folder.mkdir(parents=True, exist_ok=True)
         for end in ends if ends is not None else sorted({packet.end for packet in self.packets}):
-            data = pcapng(end, self.in_file(end), self.dropped.get(end, 0))
+            data = pcapng(end, self.in_file(end), self.dropped.get(end, 0), snap)
             (folder / f"{end}.pcapng").write_bytes(data)
         if memberships:
             write(folder / FILE, self.epochs)
         return folder
 
 
-def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0) -> bytes:
+def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 65535) -> bytes:
     """A file as trace record writes it: stamps in ns, and statistics that say when it began."""
     out = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
     told = f"link end {end}".encode()
@@ -81,9 +83,10 @@ def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0) -> bytes:
     out.append(_block(1, struct.pack("<HHI", 1, 0, 0) + options))
     for each in packets:
         stamp, size = START + each.time, len(each.frame)
-        head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, size, size)
+        kept = each.frame[:snap]
+        head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, len(kept), size)
         flags = struct.pack("<HHI", 2, 4, each.way) + bytes(4)
-        out.append(_block(6, head + each.frame + bytes(-size % 4) + flags))
+        out.append(_block(6, head + kept + bytes(-len(kept) % 4) + flags))
     began = struct.pack("<HHII", 2, 8, START >> 32, START & 0xFFFFFFFF)
     out.append(
         _block(5, struct.pack("<III", 0, 0, 0) + began + struct.pack("<HHQ", 5, 8, dropped) + bytes(4))

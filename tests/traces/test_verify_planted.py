@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from switch.device import SwitchDevice
+from tests.dataplane.frames import checksum
 from tests.traces.captures import Capture, Captured
 from tests.traces.test_explain import Made
 from tests.traces.test_verify import checked
@@ -275,6 +276,56 @@ def test_a_link_that_lost_packets_shows_no_absence(device: SwitchDevice) -> None
     found = checked(capture)
     assert not found.total
     assert found.unchecked["sums of chunks whose contributions are not known"]
+
+
+@pytest.mark.parametrize("snap", [100, 50, 40])
+@pytest.mark.parametrize("told", [True, False])
+def test_packets_that_were_not_captured_whole(device: SwitchDevice, snap: int, told: bool) -> None:
+    capture = captured_run(device, window=W)
+    wrong_sum(capture)
+    found = checked(capture, snap=snap, memberships=told)
+    assert not found.total
+    assert not found.checked["sums"]
+    if snap == 100:  # headers are there
+        wrong_version(capture)
+        found = checked(capture, snap=snap, memberships=told)
+        assert {each.rule for each in found.violations} == {Rule.PLACE}
+
+
+def doubled(frame: bytes) -> bytes:
+    """Its payload twice in one packet, as the kernel has it before it cuts packets up."""
+    payload, ip = 2 * frame[42:], bytearray(frame[14:34])
+    ip[2:4] = (28 + len(payload)).to_bytes(2, "big")
+    ip[10:12] = bytes(2)
+    ip[10:12] = checksum(bytes(ip)).to_bytes(2, "big")
+    return frame[:14] + bytes(ip) + frame[34:38] + (8 + len(payload)).to_bytes(2, "big") + bytes(2) + payload
+
+
+def test_super_packets_hide_what_is_in_them(device: SwitchDevice) -> None:
+    """As tcpdump in a host sees them: the contributions are in there, which nobody can tell."""
+    capture = captured_run(device, window=W)
+    for each in list(capture.packets):
+        if each.end == "h2-s1" and each.frame[42] >> 4 == 1:
+            capture.packets.remove(each)
+            add(capture, each, frame=doubled(each.frame))
+    found = checked(capture, ends=["h1-s1", "h2-s1", "h3-s1"])
+    assert not found.total, found.violations[0]
+    assert found.ignored["malformed packets to job ports: super packet"]
+
+
+def test_jobs_are_told_apart() -> None:
+    made, other = Made(window=4, job=3), Made(window=8, job=4)
+    for chunk in range(30):
+        made.chunk(chunk, [chunk * 1.0] * 3)
+        other.chunk(chunk, [chunk * 1.0 + 0.2] * 3)
+    both = Capture(made.capture.packets + other.capture.packets, made.capture.epochs + other.capture.epochs)
+    found = checked(both)
+    assert (found.total, found.checked["sums"]) == (0, 60)
+    packets = [each for each in some(both, True) if each.parsed().udp_src == 0xBE04]
+    fault = change(both, packets, values=(1,) * 64)
+    (violation,) = checked(both).violations
+    assert (violation.rule, violation.job, violation.epoch) == (Rule.SUM, 4, 104)
+    assert violation.packets[0].number == named(both, fault)[1]
 
 
 def test_a_gap_shows_no_absence() -> None:
