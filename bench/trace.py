@@ -37,6 +37,8 @@ class Reading:
     what: str
     packets: int
     seconds: float
+    cpu_seconds: float
+    """Of its process, which other programs on the machine change little."""
     memory_mb: float
     """The most that its process had."""
 
@@ -84,8 +86,11 @@ def bench_trace(
         tree = {"packets": count, "elements": elements, "readings": told, "absent": absent}
         typer.echo(json.dumps(tree, indent=1))
         return
-    heads = ("program", "packets/s", "seconds", "most memory")
-    rows = [(r.what, f"{r.rate:,.0f}", f"{r.seconds:.1f}", f"{r.memory_mb:.0f} MB") for r in readings]
+    heads = ("program", "packets/s", "seconds", "CPU seconds", "most memory")
+    rows = [
+        (r.what, f"{r.rate:,.0f}", f"{r.seconds:.1f}", f"{r.cpu_seconds:.1f}", f"{r.memory_mb:.0f} MB")
+        for r in readings
+    ]
     terminal.print_table(
         f"Reading a capture of {count:,} packets, {elements} values each", heads, rows, left=1
     )
@@ -123,7 +128,7 @@ def measured(what: str, argv: list[str], packets: int, lines: int) -> Reading:
         raise BenchError(what, f"it failed: {said.strip()[-500:]}")
     if found != lines and not (lines < 0 < found):
         raise BenchError(what, f"it printed {found} lines, not {lines}: its figures mean nothing")
-    return Reading(what, packets, seconds, usage.ru_maxrss / 1024)
+    return Reading(what, packets, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 def write_capture(path: Path, packets: int, elements: int) -> tuple[int, int]:
