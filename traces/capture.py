@@ -26,7 +26,7 @@ SNAPLEN = 262144
 ROOM = 8 << 20
 """Bytes of blocks that one `take` may give: 32 of the largest super-packets, cut up, and more."""
 BUFFER_BYTES = 32 << 20
-"""Of the kernel for one interface, while nobody takes."""
+"""Of the kernel for one interface, while nobody takes; the kernel doubles it, for what it needs beside."""
 _ETH_P_ALL = 3
 _SOL_PACKET, _AUXDATA, _VNET_HDR, _STATISTICS = 263, 8, 15, 6
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 35, 33, 26
@@ -71,7 +71,9 @@ class Tap:
     `jobs` are the numbers of those whose packets are wanted, None for all packets. Raises CaptureError.
     """
 
-    def __init__(self, interface: str, jobs: Collection[int] | None = None) -> None:
+    def __init__(
+        self, interface: str, jobs: Collection[int] | None = None, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
         self.interface = interface
         self._tally = _Tally()
         self._dropped = 0
@@ -85,7 +87,7 @@ class Tap:
                 interface, "seeing its packets needs root: run the command with sudo"
             ) from None
         try:
-            self._set_up(jobs)
+            self._set_up(jobs, buffer_bytes)
         except OSError as error:
             self.close()
             why = "there is no such interface" if error.errno == errno.ENODEV else str(error.strerror)
@@ -94,12 +96,12 @@ class Tap:
             self.close()
             raise
 
-    def _set_up(self, jobs: Collection[int] | None) -> None:
+    def _set_up(self, jobs: Collection[int] | None, buffer_bytes: int) -> None:
         s = self._socket
         for option in (_AUXDATA, _VNET_HDR):
             s.setsockopt(_SOL_PACKET, option, 1)
         s.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
+        s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
         if jobs is not None:
             program = job_filter(jobs)
             code = b"".join(struct.pack("HBBI", *step) for step in program)

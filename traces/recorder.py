@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -23,7 +24,7 @@ from wire.constants import RUN_ROOT
 from wire.errors import P4ReduceError
 
 from . import blocks
-from .capture import SNAPLEN, Tap, Workspace
+from .capture import BUFFER_BYTES, SNAPLEN, Tap, Workspace
 from .errors import CaptureError
 from .follow import EpochFollower
 from .names import DESCRIPTION, MEMBERSHIPS, captures
@@ -33,6 +34,10 @@ _POLL_MS = 200
 _TAKES = 16
 """Of one interface, before the others' turn."""
 _DRAIN_SECONDS = 2.0
+ALL_BUFFERS_BYTES = 512 << 20
+"""Of the kernel for all links together, where they are few: a disk may stand still for a second."""
+NICE = -10
+"""Before the programs whose packets these are, if allowed: what is missed cannot be had later."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,9 @@ class Recorder:
     def __enter__(self) -> Recorder:
         with ExitStack() as stack:
             workspace = Workspace()
+            room = max(BUFFER_BYTES, ALL_BUFFERS_BYTES // max(len(self._interfaces), 1))
             for end, interface in self._interfaces.items():
-                tap = Tap(interface, self._jobs)
+                tap = Tap(interface, self._jobs, room)
                 stack.callback(tap.close)
                 described = blocks.interface(interface, f"{DESCRIPTION}{end}", SNAPLEN)
                 file = RingFile(self._out, end, blocks.section(APPLICATION) + described, *self._ring)
@@ -255,6 +261,8 @@ def main() -> None:
     from wire.control import SOCKET
 
     socket = asked.root / asked.net / SOCKET if asked.net else None
+    with suppress(OSError):
+        os.nice(NICE)
     try:
         recorder = Recorder(asked.out, ends, asked.job, asked.ring_size, asked.ring_files)
         counts = record(
