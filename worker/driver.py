@@ -129,7 +129,7 @@ class Driver:
         # `burst` lies in the engine's ring; a change that comes now leaves that ring as it is.
         if len(burst):
             transport.send(burst)
-        lull = min(engine.lull, SLICE, wake - time.monotonic())
+        lull = min(engine.lull, SLICE, min(wake, limit) - time.monotonic())
         if lull > 0:
             time.sleep(lull)
         if engine.failure is None:

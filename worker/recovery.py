@@ -3,10 +3,11 @@
 
 1. The congestion window C <= W bounds packets in flight, and maps nothing.
 2. A chunk is lost where one that was sent later has its result (as in RFC 8985, RACK): half a round trip is
-   left for reordering, then it is sent again. Time alone shows no loss: a peer may be late, and so may this
-   process be, or the switch. When a deadline passes (worker.timer), only the lowest missing chunk is sent
-   again as a probe, backing off (RFC 9002, 6.2); what was sent before it is lost if an answer comes and no
-   more after it. The congestion window shrinks for losses, once for what was under way, and not for probes.
+   left for reordering, then it is sent again; and once more after two round trips, for the worker whose
+   packet was lost may notice later. Time alone shows no loss: a peer may be late, and so may this process
+   be, or the switch. When a deadline passes (worker.timer), only the lowest missing chunk is sent again as a
+   probe, backing off (RFC 9002, 6.2); what was sent before it is lost if an answer comes and no more after
+   it. The congestion window shrinks for losses, once for what was under way, and not for probes.
 """
 
 from __future__ import annotations
@@ -56,18 +57,19 @@ class Recovery:
             ring.deadline[ring.deadline < PARKED] = now + 2 * timer.base
             self.next_check = now + 2 * timer.base
         elif taken.first < taken.highest:
-            self._hasten(now + (timer.quickest or 0.0) / 2)
+            self._hasten(now)
         # Slow start below the threshold, then a packet a round trip (RFC 5681, 3.1).
         growth = count if self.window < self._threshold else count / self.window
         self.window = min(self._limit, self.window + growth)
 
-    def _hasten(self, deadline: float) -> None:
+    def _hasten(self, now: float) -> None:
         """Let what is overtaken wait no longer than that."""
-        ring = self._ring
+        ring, trip = self._ring, self._timer.quickest or 0.0
         rows = np.flatnonzero((ring.deadline < PARKED) & (ring.sent_at < self._overtaken))
         if len(rows):
-            ring.deadline[rows] = np.minimum(ring.deadline[rows], deadline)
-            self.next_check = min(self.next_check, deadline)
+            deadlines = now + np.where(ring.tries[rows] > 1, 2 * trip, trip / 2)
+            ring.deadline[rows] = np.minimum(ring.deadline[rows], deadlines)
+            self.next_check = min(self.next_check, float(deadlines.min()))
 
     def due(self, now: float, fetching: bool) -> Packets:
         """Return copies of lost packets, at most BURST, lowest chunk first, or of one that probes.
