@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -145,6 +146,30 @@ def test_handles_and_lists() -> None:
         assert 0 < total.window_mean <= 8
         assert 0 <= total.window_limited <= 1
         assert total.all_reduces == 1 + 4 + 1 + 2 + 1  # a list is as many as it has runs of one type
+
+    in_threads(job, call)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_arrays_of_every_kind_in_a_list(kernels: Kernels, dtype: Any) -> None:
+    """Small whole numbers: every type holds them, and their sums."""
+    job = Job(2, {"loss": 0.1, "reorder": 0.1, "seed": 5}, kernels=kernels)
+
+    def call(rank: int, worker: Any) -> None:
+        base = (np.arange(6 * 70) % 50).astype(dtype).reshape(6, 70)
+        frozen = base.copy()
+        frozen.flags.writeable = False
+        arrays = [base.T, frozen[::2, 3:], np.array(7, dtype), base[:0], base[1].copy(), base[:, 5:9].copy()]
+        wide = np.full((6, 4, 2), 9).astype(dtype)
+        outs = [None, None, None, None, arrays[4], wide[..., 1]]
+        sums = [(2 * array.astype(np.float64)).astype(dtype) for array in arrays]
+        handle = worker.all_reduce_async(arrays, out=outs)
+        results = handle.result()
+        assert results[4] is arrays[4]
+        assert (wide[..., 0].astype(int) == 9).all()
+        for result, exact in zip([*results[:5], wide[..., 1]], sums, strict=True):
+            assert (result.dtype, result.shape) == (exact.dtype, exact.shape)
+            np.testing.assert_allclose(result.astype(float), exact.astype(float), atol=1e-6)
 
     in_threads(job, call)
 
