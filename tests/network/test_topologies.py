@@ -243,7 +243,7 @@ def test_a_delay_is_made_or_refused(racks: NetRecord) -> None:
 
 # ---- Mininet's own command line, and pictures
 def test_mininet_s_own_command_line(racks: NetRecord) -> None:
-    iperf = "iperf h1 h3\n" if shutil.which("iperf") else ""
+    iperf = "py net.iperf([h1, h3], seconds=1)\n" if shutil.which("iperf") else ""
     script = f"nodes\nnet\ndump\npingall\nh1 echo $((6*7)) at h1\nh1 ping -c 1 h4\n{iperf}exit\n"
     program = "from controller.cli import main; main()"
     before = {process.pid for process in processes.inside(racks)}
