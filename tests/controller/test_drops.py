@@ -27,7 +27,7 @@ def test_the_stats_socket_tells(record: NetRecord) -> None:
     ports = {port: dict.fromkeys(drops.LOSSES, 0) | {"rx_packets": 7} for port in (1, 2)}
     ports[2]["tx_dropped"] = 5
     told: dict[str, Any] = {"device_id": 1, "ports": ports}
-    serving = StatsSocket(stats_socket(record.directory, 1), lambda: told)
+    serving = StatsSocket(stats_socket(record.directory, 1), lambda: told, lambda asked: None)
     try:
         none = {"rx_dropped": 0, "rx_errors": 0, "tx_dropped": 0, "tx_errors": 0}
         assert drops.of_ports(record, "s1") == {1: none, 2: none | {"tx_dropped": 5}}
