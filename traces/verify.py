@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .files import expand, merged
 from .members import load
@@ -142,7 +143,7 @@ class Verifier:
         if halves.any() and self.capture.lose(sources[halves]):
             for epoch in self._epochs.values():
                 epoch.ledger.refresh()
-        row, seat = self._matcher.match(table, self._ours(table), sources, refs)
+        row, seat = self._matcher.match(table, self._ours(table, sources), sources, refs)
         up = table.category[row] == Category.CONTRIBUTION
         end = self.capture.ends(sources[row])
         senders, first = np.unique(seat[up], return_index=True)
@@ -162,7 +163,7 @@ class Verifier:
         for index in np.unique(tree).tolist():
             self._judge(index, table, rows.take(tree == index))
 
-    def _ours(self, table: Table) -> Ints:
+    def _ours(self, table: Table, sources: Ints) -> Ints:
         """Return the rows that rules look at."""
         ignored = self.findings.ignored
         for problem in Problem:
@@ -171,9 +172,23 @@ class Verifier:
                 ignored[f"malformed packets to job ports: {problem.name.lower().replace('_', ' ')}"] += many
         ours = (table.category == Category.CONTRIBUTION) | (table.category == Category.RESULT)
         wrong = ours & (table.udp_checksum == UdpChecksum.WRONG)
+        wrong |= ours & self._spoilt_by_chance(table, sources)
         ignored["packets with a wrong UDP checksum"] += int(wrong.sum())
         self.findings.checked["packets"] += len(table)
         return np.flatnonzero(ours & ~wrong)
+
+    def _spoilt_by_chance(self, table: Table, sources: Ints) -> NDArray[np.bool_]:
+        """Say whose checksums are not unfinished but wrong: those of a sender who finishes most."""
+        unfinished: NDArray[np.bool_] = table.udp_checksum == UdpChecksum.UNFINISHED
+        if unfinished.any():
+            kinds = np.stack([sources, table.category])[:, unfinished]
+            for source, category in np.unique(kinds, axis=1).T.tolist():
+                same = (sources == source) & (table.category == category)
+                finished = same & (table.udp_checksum == UdpChecksum.RIGHT)
+                if finished.sum() > (same & unfinished).sum():
+                    unfinished = unfinished & ~same
+        chance: NDArray[np.bool_] = (table.udp_checksum == UdpChecksum.UNFINISHED) & ~unfinished
+        return chance
 
     def _end_epochs(self, rows: Rows, tree: Ints) -> None:
         """An epoch is over at every switch when any of its job has given a result in a later one."""

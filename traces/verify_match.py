@@ -35,7 +35,7 @@ class Matcher:
         self._switch = np.array([tree.switches[seat.switch] for tree, seat in self._all], np.int64)
         self._linked = np.array([bool(seat.link) for _, seat in self._all], np.bool_)
         self._switches = np.unique(np.array([ip for tree in told for ip in tree.switches], np.int64))
-        self._jobs = np.unique(np.array([tree.job for tree in told], np.int64))
+        self._jobs = np.unique(np.array([tree.job for tree in told if not tree.inferred], np.int64))
         self._members = np.unique(
             np.array([_key(tree.job, seat.ip, 0) for tree, seat in self._all], np.int64)
         )
@@ -78,7 +78,7 @@ class Matcher:
         self._findings.ignored["packets of other programs, to job ports"] += int((unknown & ~ours).sum())
         unknown &= ours
         strange_job = unknown & ~np.isin(who >> 48, self._jobs)
-        self._findings.unchecked["packets of jobs whose membership is not known"] += int(strange_job.sum())
+        self._findings.unchecked["packets of members that are not known"] += int(strange_job.sum())
         unknown &= ~strange_job
         member = unknown & np.isin(who, self._members)
 

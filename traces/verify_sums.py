@@ -142,14 +142,15 @@ class Sums:
                 f"are {e0[i]}, {e1[i]}",
             )
         for i in np.flatnonzero(outputs.time < complete - SLACK).tolist():
-            last = max(self._seats(int(k[i])), key=lambda s: int(columns.sent[p[i], s]))
-            self._tell(
-                Rule.EARLY,
-                outputs,
-                i,
-                f"{self._what(outputs, i)} comes {(complete[i] - outputs.time[i]) / 1e6:.3f} ms before the "
-                f"contribution of {ledger.name(last)}",
-            )
+            seats = np.array(self._seats(int(k[i])), np.int64)
+            late = columns.sent[p[i], seats] > outputs.time[i] + SLACK
+            # Else it may have been sent before the capture, too.
+            late &= self._would_be_there(seats, outputs.offset[i : i + 1])[0]
+            if late.any():
+                last = int(seats[late][columns.sent[p[i], seats[late]].argmax()])
+                behind = (columns.sent[p[i], last] - outputs.time[i]) / 1e6
+                text = f"comes {behind:.3f} ms before the contribution of {ledger.name(last)}"
+                self._tell(Rule.EARLY, outputs, i, f"{self._what(outputs, i)} {text}")
 
     def _what(self, outputs: Outputs, i: int) -> str:
         k = int(outputs.switch[i])

@@ -41,10 +41,14 @@ class Capture:
     packets: list[Captured] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
     dropped: dict[str, int] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+    """When the capture of an end begins, if later than START."""
 
     def in_file(self, end: str) -> list[Captured]:
         """The packets of an end in the order of its file."""
-        return sorted((each for each in self.packets if each.end == end), key=lambda each: each.time)
+        since = self.since.get(end, 0)
+        mine = (each for each in self.packets if each.end == end and each.time >= since)
+        return sorted(mine, key=lambda each: each.time)
 
     def write_ways(self, folder: Path) -> Path:
         """Write a classic pcap for each way at each switch's end, in microseconds, as bmv2's --pcap."""
@@ -67,14 +71,14 @@ class Capture:
         """Write one file a link end, all that were there or those of `ends`; `snap` bytes of a packet."""
         folder.mkdir(parents=True, exist_ok=True)
         for end in ends if ends is not None else sorted({packet.end for packet in self.packets}):
-            data = pcapng(end, self.in_file(end), self.dropped.get(end, 0), snap)
+            data = pcapng(end, self.in_file(end), self.dropped.get(end, 0), snap, self.since.get(end, 0))
             (folder / f"{end}.pcapng").write_bytes(data)
         if memberships:
             write(folder / FILE, self.epochs)
         return folder
 
 
-def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 65535) -> bytes:
+def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 65535, since: int = 0) -> bytes:
     """A file as trace record writes it: stamps in ns, and statistics that say when it began."""
     out = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
     told = f"link end {end}".encode()
@@ -87,7 +91,8 @@ def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 
         head = struct.pack("<IIIII", 0, stamp >> 32, stamp & 0xFFFFFFFF, len(kept), size)
         flags = struct.pack("<HHI", 2, 4, each.way) + bytes(4)
         out.append(_block(6, head + kept + bytes(-len(kept) % 4) + flags))
-    began = struct.pack("<HHII", 2, 8, START >> 32, START & 0xFFFFFFFF)
+    stamp = START + since
+    began = struct.pack("<HHII", 2, 8, stamp >> 32, stamp & 0xFFFFFFFF)
     out.append(
         _block(5, struct.pack("<III", 0, 0, 0) + began + struct.pack("<HHQ", 5, 8, dropped) + bytes(4))
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,24 @@ def test_the_switches_own_captures_conform(device: SwitchDevice, case: dict[str,
 
 
 @settings(max_examples=15, deadline=None)
-@given(case=runs(), ends=st.sampled_from(["hosts", "switch", "all"]), told=st.booleans())
-def test_correct_runs_conform(device: SwitchDevice, case: dict[str, Any], ends: str, told: bool) -> None:
+@given(
+    case=runs(),
+    ends=st.sampled_from(["hosts", "switch", "all"]),
+    told=st.booleans(),
+    begins=st.sampled_from(["before", "later", "each when it likes"]),
+)
+def test_correct_runs_conform(
+    device: SwitchDevice, case: dict[str, Any], ends: str, told: bool, begins: str
+) -> None:
     capture = run(device, case)
+    draw = random.Random(case["seed"])
+    last = capture.packets[-1].time
+    if begins != "before":
+        at = draw.randrange(last)
+        every = sorted({packet.end for packet in capture.packets})
+        capture.since = {end: at if begins == "later" else draw.randrange(last) for end in every}
     wanted = {"hosts": "h", "switch": "s", "all": ""}[ends]
     chosen = sorted({p.end for p in capture.packets if p.end.startswith(wanted)})
     found = checked(capture, ends=chosen, memberships=told, duplicates=case["double"] > 0)
     assert not found.total, "\n".join(map(str, found.violations[:5]))
-    assert found.checked["contributions"]
+    assert found.checked["contributions"] or begins != "before"
