@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memberships, kept up to date while packets are recorded: the controller's epochs, followed by its API."""
+"""Memberships while packets come: the controller's epochs, followed by its API."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wire.control import ControlClient, ControlError
 
-from .members import Epoch, epoch_of, read, write
+from .members import Epoch, epoch_of
 
 WAIT_SECONDS = 0.5
 """How long the controller is asked to wait for an event."""
@@ -21,23 +22,24 @@ LAST_SECONDS = 1.0
 
 
 class EpochFollower:
-    """Writes the epochs that a controller tells of into a file, whenever they change. A context manager.
+    """Gives `keep` the epochs that a controller tells of, all so far, whenever they change.
 
-    A controller that does not answer is asked again: it may be starting, or being started again.
+    A context manager. `keep` is called in a thread of its own; `known` are epochs of before. A controller that
+    does not answer is asked again: it may be starting, or being started again.
     """
 
-    def __init__(self, socket: Path, file: Path) -> None:
+    def __init__(
+        self, socket: Path, keep: Callable[[list[Epoch]], None], known: Sequence[Epoch] = ()
+    ) -> None:
         self._socket = socket
-        self._file = file
-        self._known: dict[tuple[int, int], Epoch] = {}
+        self._keep = keep
+        self._known = {(epoch.epoch, epoch.job): epoch for epoch in known}
         self._ended = threading.Event()
         self._asked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="epochs", daemon=True)
 
     def __enter__(self) -> EpochFollower:
-        if self._file.exists():  # of a recorder that died and was started again
-            self._known = {(epoch.epoch, epoch.job): epoch for epoch in read(self._file)}
-        write(self._file, list(self._known.values()))
+        self._tell()
         self._thread.start()
         self._asked.wait(STOP_SECONDS)  # so that what runs already is known before the first packet
         return self
@@ -46,6 +48,9 @@ class EpochFollower:
         self._ended.set()
         self._thread.join(STOP_SECONDS)
         self._look_once()
+
+    def _tell(self) -> None:
+        self._keep([self._known[key] for key in sorted(self._known)])
 
     def _run(self) -> None:
         after: int | None = None
@@ -71,17 +76,15 @@ class EpochFollower:
             return  # it has ended before us: what is known stays
 
     def _look(self, client: ControlClient) -> None:
-        found = [epoch_of(told, self._file) for told in client.call("GET", "/v1/epochs")]
+        found = [epoch_of(told, self._socket) for told in client.call("GET", "/v1/epochs")]
         now, present = time.time_ns(), {(epoch.epoch, epoch.job) for epoch in found}
-        changed = False
-        for key, epoch in self._known.items():
+        before = dict(self._known)
+        for key, epoch in before.items():
             if epoch.ended is None and key not in present:
                 self._known[key] = replace(epoch, ended=now)
-                changed = True
         for epoch in found:
             key = (epoch.epoch, epoch.job)
             if key not in self._known or self._known[key].ended is not None:
                 self._known[key] = epoch
-                changed = True
-        if changed:
-            write(self._file, sorted(self._known.values(), key=lambda epoch: (epoch.epoch, epoch.job)))
+        if self._known != before:
+            self._tell()

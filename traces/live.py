@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from wire.control import ControlClient, ControlError, find_socket
@@ -14,41 +14,30 @@ from . import blocks
 from .capture import SNAPLEN, Tap, Workspace
 from .errors import CaptureError
 from .files import stream
-from .members import Epoch, epoch_of
+from .follow import EpochFollower
+from .members import Epoch
 from .names import DESCRIPTION
 from .record_cli import chosen
 from .table import Table
 
-ASK_SECONDS = 1.0
-"""How often the controller is asked for new epochs."""
 _POLL_MS = 200
 
 
 class Watched:
-    """An interface that is being watched; `epochs` are its network's, as far as it has one. Close it."""
+    """An interface that is being watched, as a context manager; `epochs` are its network's so far, if any."""
 
-    def __init__(self, interface: str, end: str, client: ControlClient | None, format_: str) -> None:
+    def __init__(self, interface: str, end: str, socket: Path | None, format_: str) -> None:
         self._end, self._format = end, format_
-        self._client = client
-        self._asked = 0.0
+        self._stack = ExitStack()
         self.epochs: list[Epoch] = []
-        self._learn()
         self._tap = Tap(interface)
+        self._stack.callback(self._tap.close)
         self._space = Workspace()
+        if socket is not None:
+            self._stack.enter_context(EpochFollower(socket, self._keep))
 
-    def _learn(self) -> None:
-        if self._client is None or time.monotonic() < self._asked + ASK_SECONDS:
-            return
-        self._asked = time.monotonic()
-        try:
-            told = self._client.call("GET", "/v1/epochs")
-        except ControlError:
-            return  # it may be starting again: what is known stays
-        known = {(epoch.epoch, epoch.job): epoch for epoch in self.epochs}
-        for each in told:
-            epoch = epoch_of(each, Path(self._client.where))
-            known[epoch.epoch, epoch.job] = epoch
-        self.epochs = [known[key] for key in sorted(known)]
+    def _keep(self, epochs: list[Epoch]) -> None:
+        self.epochs = epochs
 
     def tables(self) -> Iterator[Table]:
         """Yield the packets as they come. Raises CaptureError when the interface goes."""
@@ -60,16 +49,14 @@ class Watched:
         poll = select.poll()
         poll.register(self._tap.fileno(), select.POLLIN)
         while True:
-            ready = poll.poll(_POLL_MS)
-            self._learn()
-            if ready and (taken := bytes(self._tap.take(self._space))):
+            if poll.poll(_POLL_MS) and (taken := bytes(self._tap.take(self._space))):
                 yield taken
 
-    def close(self) -> None:
-        """Watch no more. Idempotent."""
-        self._tap.close()
-        if self._client is not None:
-            self._client.close()
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 def watch(name: str, net: str | None, format_: str) -> Watched:
@@ -79,8 +66,9 @@ def watch(name: str, net: str | None, format_: str) -> Watched:
     """
     present = Path("/sys/class/net", name).exists() if "/" not in name else False
     try:
-        client = ControlClient(find_socket(net))
-        switches = client.call("GET", "/v1/network")["switches"]
+        socket = find_socket(net)
+        with ControlClient(socket) as client:
+            switches = client.call("GET", "/v1/network")["switches"]
     except ControlError as error:
         if not present or net is not None:
             raise CaptureError(
@@ -89,6 +77,6 @@ def watch(name: str, net: str | None, format_: str) -> Watched:
         return Watched(name, "", None, format_)
     ends = {interface: end for end, interface in chosen(switches, None).items()}
     if name in ends or present:
-        return Watched(name, ends.get(name, ""), client if name in ends else None, format_)
+        return Watched(name, ends.get(name, ""), socket if name in ends else None, format_)
     ((end, interface),) = chosen(switches, name.split(",")[0]).items()
-    return Watched(interface, end, client, format_)
+    return Watched(interface, end, socket, format_)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,7 @@ from . import blocks
 from .capture import BUFFER_BYTES, SNAPLEN, Tap, Workspace
 from .errors import CaptureError
 from .follow import EpochFollower
+from .members import read, write
 from .names import DESCRIPTION, MEMBERSHIPS, captures
 
 APPLICATION = "p4reduce trace record"
@@ -240,7 +242,9 @@ def record(
         for number in signals:
             signal.signal(number, lambda *_: recorder.stop())
         if socket is not None:
-            stack.enter_context(EpochFollower(socket, out / MEMBERSHIPS))
+            file = out / MEMBERSHIPS
+            known = read(file) if file.exists() else []  # of a recorder that died and was started again
+            stack.enter_context(EpochFollower(socket, partial(write, file), known))
         print(json.dumps({"recording": str(out)}), file=say, flush=True)
         recorder.run()
         return recorder.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -56,13 +57,15 @@ def trace_show(
     if bool(files) == bool(follow):
         raise FilterError("trace show", "name captures, or a link to --follow")
     write = show.json_writer() if as_json else show.csv_writer() if as_csv else show.text_writer()
-    if follow:
-        watched = watch(follow, net, format_)
-        model, tables = Model(watched.epochs), watched.tables()
-    else:
-        watched, model, tables = None, *_opened(files or [], format_)
-    wanted = _filter(model, job, slot, chunk, worker, link, only)
-    with until_closed():
+    with ExitStack() as stack:
+        if follow:
+            watched: Watched | None = stack.enter_context(watch(follow, net, format_))
+            assert watched is not None
+            model, tables = Model(watched.epochs), watched.tables()
+        else:
+            watched, (model, tables) = None, _opened(files or [], format_)
+        wanted = _filter(model, job, slot, chunk, worker, link, only)
+        stack.enter_context(until_closed())
         _print(tables, model, wanted, write, watched)
 
 
@@ -97,8 +100,6 @@ def _print(
         if watched is None:
             raise
     sys.stdout.flush()
-    if watched is not None:
-        watched.close()
     if failure is not None:
         raise failure
 

@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -204,7 +205,7 @@ def test_memberships_follow_the_controller(tmp_path: Path) -> None:
     try:
         with Office(tmp_path, served) as office:
             file = tmp_path / members.FILE
-            with EpochFollower(office.socket, file):
+            with EpochFollower(office.socket, partial(members.write, file)):
                 assert json.loads(file.read_text())["epochs"] == []
                 joined = office.add("one", [7001, 7002], slots=8, lead=2)
                 wait_until(lambda: len(members.read(file)) == 1, "the epoch")
