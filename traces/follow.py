@@ -24,8 +24,8 @@ LAST_SECONDS = 1.0
 class EpochFollower:
     """Gives `keep` the epochs that a controller tells of, all so far, whenever they change.
 
-    A context manager. `keep` is called in a thread of its own; `known` are epochs of before. A controller that
-    does not answer is asked again: it may be starting, or being started again.
+    A context manager. `keep` is called in a thread of its own; `known` are epochs of before. A controller
+    that does not answer is asked again: it may be starting, or being started again.
     """
 
     def __init__(
