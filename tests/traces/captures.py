@@ -78,7 +78,9 @@ class Capture:
         return folder
 
 
-def pcapng(end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 65535, since: int = 0) -> bytes:
+def pcapng(
+    end: str, packets: Iterable[Captured], dropped: int = 0, snap: int = 65535, since: int = 0
+) -> bytes:
     """A file as trace record writes it: stamps in ns, and statistics that say when it began."""
     out = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
     told = f"link end {end}".encode()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from switch.device import SwitchDevice
-from tests.dataplane.frames import checksum
+from tests.dataplane.frames import checksum, ones_complement
 from tests.traces.captures import Capture, Captured
 from tests.traces.test_explain import Made
 from tests.traces.test_verify import checked
@@ -290,6 +290,24 @@ def test_packets_that_were_not_captured_whole(device: SwitchDevice, snap: int, t
         wrong_version(capture)
         found = checked(capture, snap=snap, memberships=told)
         assert {each.rule for each in found.violations} == {Rule.PLACE}
+
+
+def test_checksums_that_the_network_card_would_finish(device: SwitchDevice) -> None:
+    """As tcpdump in a host sees what the host sends: only the pseudo-header is summed."""
+    capture = captured_run(device, window=W)
+    for each in list(capture.packets):
+        if each.end.startswith("h") and each.frame[42] >> 4 == 1:
+            frame = each.frame
+            pseudo = ones_complement(frame[26:34] + b"\0\x11" + frame[38:40])
+            capture.packets.remove(each)
+            add(capture, each, frame=frame[:40] + pseudo.to_bytes(2, "big") + frame[42:])
+    ends = ["h1-s1", "h2-s1", "h3-s1"]
+    found = checked(capture, ends=ends)
+    assert not found.total
+    chunks = {each.parsed().chunk for each in capture.packets if each.end == "s1-h1"}
+    assert found.checked["sums"] == len(chunks)
+    wrong_sum(capture)
+    assert {each.rule for each in checked(capture, ends=ends).violations} == {Rule.SUM}
 
 
 def doubled(frame: bytes) -> bytes:
