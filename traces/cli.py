@@ -7,12 +7,13 @@ import typer
 
 from .explain_cli import trace_explain
 from .ladder_cli import trace_chunk, trace_slot
+from .plot_cli import trace_plot
 from .record_cli import trace_record
 from .show_cli import trace_show
 from .verify_cli import trace_verify
 
 app = typer.Typer(
-    help="Packet traces: record, show, verify, explain, slot, chunk.",
+    help="Packet traces: record, show, verify, explain, slot, chunk, plot.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -22,3 +23,4 @@ app.command("explain")(trace_explain)
 app.command("slot")(trace_slot)
 app.command("chunk")(trace_chunk)
 app.command("show")(trace_show)
+app.command("plot")(trace_plot)

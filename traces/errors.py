@@ -64,3 +64,11 @@ class CaptureError(TraceError):
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what}: {why}")
         self.what = what
+
+
+class PlotError(TraceError):
+    """A picture that cannot be drawn or written; `path` is where it should go."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`p4reduce trace plot`: pictures of what happened on the links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import plot
+from .errors import FilterError, PlotError
+from .series import MOST_ROWS, collect
+from .show import numbers
+from .terminal import FilesArgument, until_closed
+
+
+def trace_plot(
+    files: FilesArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR|FILE",
+            help="A folder, for a picture of each thing; or NAME.png or NAME.svg, for one of all.",
+            show_default=False,
+        ),
+    ],
+    format_: Annotated[
+        str, typer.Option("--format", metavar="png|svg", help="Of the pictures in a folder.")
+    ] = "png",
+    job: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Of this job: name or number. Repeat for more.")
+    ] = None,
+    chunk: Annotated[
+        str | None, typer.Option(metavar="N-M", help="The waterfall's chunks; else the first ones.")
+    ] = None,
+) -> None:
+    """Draw slots in use, goodput, round trips, retransmissions, links, and each chunk's life."""
+    if format_ not in plot.FORMATS:
+        raise FilterError(f"--format {format_}", f"there are {' and '.join(plot.FORMATS)}")
+    chunks = numbers("--chunk", chunk)
+    if chunks is not None and len(chunks) > MOST_ROWS:
+        raise FilterError(f"--chunk {chunk}", f"a waterfall shows at most {MOST_ROWS} chunks")
+    plot.check(out)
+    series = collect(files, jobs=job or (), chunks=chunks)
+    try:
+        written = [plot.draw_file(series, out)] if out.suffix else plot.draw_folder(series, out, format_)
+    except OSError as error:
+        raise PlotError(str(out), f"cannot be written: {error.strerror or error}") from error
+    with until_closed():
+        for note in [
+            *series.notes,
+            *(f"job {each.job}: {note}" for each in series.jobs for note in each.notes),
+        ]:
+            typer.echo(f"note: {note}")
+        for path in written:
+            typer.echo(path)
