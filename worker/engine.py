@@ -37,8 +37,10 @@ from .stats import Stats
 
 STEP = 1e-8
 """Seconds between packets of one burst, for the record: which of them was sent first."""
-LULL = 0.25
+LULL = 0.5
 """Share of a round trip for which results gather while at least half a window is under way."""
+LEAST_LULL = 0.002
+"""Seconds: on a quicker path to sleep and to wake costs more than it saves."""
 _ORDER = np.arange(BURST)
 
 
@@ -139,9 +141,9 @@ class Engine(Epoch):
     @property
     def lull(self) -> float:
         """Seconds in which the results may be left to gather: many at once cost little more than one."""
-        if 2 * self._in_flight < self._recovery.window or self._stopped is not None:
-            return 0.0
-        return LULL * (self.timer.quickest or 0.0)
+        lull = LULL * (self.timer.quickest or 0.0)
+        half = 2 * self._in_flight >= self._recovery.window
+        return lull if half and lull >= LEAST_LULL and self._stopped is None else 0.0
 
     def poll(self, now: float) -> Packets:
         """Return the packets to send now, in order, valid until the next call; fails what has stalled."""

@@ -92,7 +92,7 @@ class Recovery:
         waits = np.array([self._timer.patience(tries) for tries in range(2, 6)])
         ring.deadline[rows] = now + waits[np.minimum(ring.tries[rows], 4) - 1]
         if not fetching and float(ring.sent_at[rows].max()) > self._cut_at:
-            self.window = max(1.0, self._limit / 2, self.window * 0.7)
+            self.window = max(1.0, self._limit * 0.75, self.window * 0.85)
             self._threshold = self.window
             self._cut_at = now
         return rows
