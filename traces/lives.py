@@ -98,6 +98,9 @@ class Collector:
         self._tree_of = np.repeat(np.arange(len(told)), np.diff(self._bases))
         self._names = np.array([seat.name for tree in told for seat in tree.seats])
         self._heads: dict[int, int] = {}
+        self._link = np.full(len(self._tree_of), -1, np.int64)
+        """The one link that a seat is judged by: the first, where its packets pass several."""
+        self._links: dict[str, int] = {}
 
     def collect(self, tables: Iterable[Table]) -> list[Lives]:
         """Take in all packets; return the epochs of which there were any."""
@@ -115,6 +118,13 @@ class Collector:
         refs = self.capture.refs(table, sources)
         ours = (table.category == Category.CONTRIBUTION) | (table.category == Category.RESULT)
         row, seat = self._matcher.match(table, np.flatnonzero(ours), sources, refs)
+        names = [self._links.setdefault(source.link, len(self._links)) for source in self.capture.sources]
+        link = np.array(names, np.int64)[sources[row]] if len(row) else seat
+        seen, first = np.unique(seat, return_index=True)
+        unset = self._link[seen] < 0
+        self._link[seen[unset]] = link[first[unset]]
+        near = link == self._link[seat]
+        row, seat = row[near], seat[near]
         nodes = np.array([source.node for source in self.capture.sources])
         end = np.where(nodes[sources[row]] == self._names[seat], OWN, FAR) if len(row) else seat
         for index in np.unique(self._tree_of[seat]).tolist():

@@ -250,6 +250,11 @@ class Verifier:
         if self.capture.lossy(link, end):
             self.findings.unchecked["links whose capture lacks packets: what follows from one's absence"] += 1
             return None
+        if not link and not tree.inferred:  # other switches are between, and ways may change
+            self.findings.unchecked[
+                "members away from their switch: what follows from a packet's absence"
+            ] += 1
+            return None
         return tree.began is not None and tree.g0 is not None and self.capture.since(link) <= tree.began
 
     def _apart(self, tree: Tree, seat: int) -> bool:

@@ -236,7 +236,7 @@ class Sums:
         """A leaf has its results from its parent."""
         ledger, columns, tree = self._ledger, self._ledger.columns, self._ledger.tree
         for k, up in enumerate(tree.uplink):
-            if up < 0 or k in self._unseen:
+            if up < 0 or k in self._unseen or tree.doubtful:
                 continue
             for seat in tree.below[k].tolist():
                 got, above = columns.got[:chunks, seat], columns.got[:chunks, up]

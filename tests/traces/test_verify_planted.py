@@ -331,6 +331,23 @@ def test_super_packets_hide_what_is_in_them(device: SwitchDevice) -> None:
     assert found.ignored["malformed packets to job ports: super packet"]
 
 
+def test_a_member_away_from_its_switch(device: SwitchDevice) -> None:
+    """Host 2's packets pass other switches, up by one link and down by another, which sees only some."""
+    capture = captured_run(device, window=W)
+    for each in list(capture.packets):
+        if each.end in ("s1-h2", "h2-s1"):
+            capture.packets.remove(each)
+            result = each.frame[42] >> 4 == 2
+            if each.end == "s1-h2" and not (result and each.parsed().chunk % 3):
+                add(capture, each, end="s1-s9" if result else "s1-s8")
+    (epoch,) = capture.epochs
+    members = tuple(replace(each, link="") if each.host == "h2" else each for each in epoch.members)
+    capture.epochs[:] = [replace(epoch, members=members)]
+    assert not checked(capture).total
+    wrong_sum(capture)
+    assert {each.rule for each in checked(capture).violations} == {Rule.SUM}
+
+
 def test_jobs_are_told_apart() -> None:
     made, other = Made(window=4, job=3), Made(window=8, job=4)
     for chunk in range(30):
