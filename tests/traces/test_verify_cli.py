@@ -15,6 +15,7 @@ from tests.traces.test_verify_planted import W, wrong_sum
 from tests.traces.worlds import captured_run
 from traces.cli import app
 from traces.members import FILE
+from traces.verify_findings import Rule
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -87,3 +88,18 @@ def test_golden_captures_conform(target: str) -> None:
     files = verify(*sorted((FIXTURES / target).glob("*.pcapng")), "--duplicates")
     assert files.exit_code == 0
     assert "say --duplicates" in verify(FIXTURES / target).output
+
+
+def test_the_pages_have_all_rules() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    headings = {
+        line[3:] for line in (docs / "protocol.md").read_text().splitlines() if line.startswith("## ")
+    }
+    page = (docs / "traces.md").read_text()
+    table = page[page.index("| rule |") : page.index("- Packets with a wrong UDP checksum")]
+    named = {
+        name.strip() for line in table.splitlines() if line for name in line.split("|")[1].split(",")[:3]
+    }
+    for rule in Rule:
+        assert rule.section in headings
+        assert rule.value in named
