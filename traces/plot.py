@@ -18,6 +18,8 @@ from .timeline import Ints
 FORMATS = ("png", "svg")
 MOST_LINES = 10
 """In one panel; more are drawn as a map of colours, a row each."""
+SLOWEST = 5
+"""Round trips that have a name, where there are more than MOST_LINES."""
 MOST_LABELS = 40
 """Of rows on an axis."""
 SIZE = (10.0, 4.2)
@@ -105,7 +107,13 @@ def occupancy(axes: Any, series: Series, job: JobSeries) -> None:
             axes.stairs(most, edges, color=colour, alpha=0.18, fill=True, label=f"{name}, most")
     window = max(job.windows)
     if window:
-        axes.axhline(window, color="black", linewidth=0.9, linestyle="--", label=f"W = {window}")
+        axes.axhline(
+            window,
+            color="black",
+            linewidth=0.9,
+            linestyle="--",
+            label=f"{'W' if len(set(job.windows)) == 1 else 'largest W'} = {window}",
+        )
     axes.set_ylim(0, 1.08 * max(window, *(int(most.max()) for _, most in shown.values())))
     axes.set_ylabel("chunks under way (a slot each)")
     _legend(axes)
@@ -143,7 +151,7 @@ def retransmissions(axes: Any, series: Series, job: JobSeries) -> None:
         return
     shown = {name: counts for name, counts in job.again.items() if counts.any()}
     if len(shown) > MOST_LINES:
-        _over_time(axes, series.edges, shown, "a bin", job.notes)
+        _over_time(axes, series.edges, shown, "packets", job.notes)
         return
     edges, unit = _time(axes, series.edges)
     bottom = np.zeros(len(edges) - 1)
@@ -172,20 +180,28 @@ def rtt(axes: Any, series: Series, job: JobSeries) -> None:
         _nothing(axes, job.notes)
         return
     low, high = np.inf, 0.0
-    for number, (name, histogram) in enumerate(shown.items()):
+    slowest = sorted(shown, key=lambda name: -shown[name].percentile(0.99))
+    named = list(shown) if len(shown) <= MOST_LINES else slowest[:SLOWEST]
+    for name, histogram in shown.items():
         used = np.flatnonzero(histogram.counts)
         edges = histogram.edges[used[0] : used[-1] + 2] / 1e6
         low, high = min(low, edges[0]), max(high, edges[-1])
         counts = histogram.counts[used[0] : used[-1] + 1]
         shares = np.concatenate([[0.0], np.cumsum(counts)]) / histogram.total
-        label = None
-        if number < MOST_LINES:
-            median, most = (histogram.percentile(share) / 1e6 for share in (0.5, 0.99))
-            label = f"{name}: median {median:.3g} ms,\n99 % within {most:.3g} ms"
-        axes.plot(edges, 100 * shares, color=_colour(number, len(shown)), label=label)
+        if name not in named:
+            axes.plot(edges, 100 * shares, color="#bbbbbb", linewidth=0.8, zorder=1)
+            continue
+        median, most = (histogram.percentile(share) / 1e6 for share in (0.5, 0.99))
+        label = f"{name}: median {median:.3g} ms,\n99 % within {most:.3g} ms"
+        axes.plot(edges, 100 * shares, color=_colour(named.index(name), len(named)), label=label)
+    if len(named) < len(shown):
+        axes.plot([], [], color="#bbbbbb", label=f"the other {len(shown) - len(named)}, no more at 99 %")
     axes.set_xscale("log")
     axes.set_xlim(low / 1.05, high * 1.05)
     axes.xaxis.set_major_formatter("{x:g}")
+    # Between powers of ten there are names only where few powers are in sight.
+    axes.xaxis.set_minor_formatter("{x:g}" if high < 30 * low else "")
+    axes.tick_params(which="minor", labelsize=7)
     axes.set_xlabel("round trip, ms (logarithmic)")
     axes.set_ylabel("chunks within, %")
     axes.set_ylim(0, 103)
@@ -245,9 +261,11 @@ def waterfall(axes: Any, series: Series, job: JobSeries) -> None:
     axes.set_xlabel(f"time from chunk {chunks[0]}'s first contribution on, {unit}")
     axes.grid(alpha=0.3, axis="x")
     marks: list[Any] = [
-        Patch(color=_colour(number, len(workers)), label=name)
-        for number, name in enumerate(workers[:MOST_LINES])
+        Patch(color=_colour(number, len(workers)), label=name) for number, name in enumerate(workers)
     ]
+    if len(workers) > MOST_LINES:
+        marks = [marks[0], marks[-1]]
+        marks[0].set_label(f"{workers[0]}, at the top, to")
     marks += [
         Patch(color="grey", alpha=0.35, label="waits for other workers"),
         Patch(color="grey", label="all have contributed"),
@@ -318,6 +336,8 @@ def _over_time(
         _nothing(axes, notes)
         return
     places, time_unit = _time(axes, edges)
+    width = _length(places[1] - places[0], time_unit)
+    of = " in" if unit == "packets" else ", mean of"
     if len(shown) > MOST_LINES:
         rows = np.stack(list(shown.values()))
         mesh = axes.pcolormesh(places, np.arange(len(shown) + 1), rows, cmap=_MANY, vmin=0)
@@ -325,18 +345,18 @@ def _over_time(
         axes.set_yticks(np.arange(len(shown))[::every] + 0.5, list(shown)[::every], fontsize=7)
         axes.invert_yaxis()
         axes.grid(visible=False)
-        axes.figure.colorbar(mesh, ax=axes, label=unit)
+        axes.figure.colorbar(mesh, ax=axes, label=f"{unit}{of} {width}", pad=0.02)
         if len(shown) > 2 * MOST_LINES:
             axes.set_gid("tall")
         return
     for number, (name, values) in enumerate(shown.items()):
         place, style = styles.get(name, (number, "-"))
         # The first ones wider: else the last one hides what is equal.
-        width = 1.2 + 2.4 * (1 - number / max(1, len(shown) - 1)) if len(shown) > 1 else 1.5
+        thick = 1.2 + 2.4 * (1 - number / max(1, len(shown) - 1)) if len(shown) > 1 else 1.5
         colour = _colour(place, len(shown))
-        axes.stairs(values, places, color=colour, linewidth=width, linestyle=style, label=name, baseline=None)
+        axes.stairs(values, places, color=colour, linewidth=thick, linestyle=style, label=name, baseline=None)
     axes.set_ylim(bottom=0)
-    axes.set_ylabel(f"{unit}, mean of {_length(places[1] - places[0], time_unit)}")
+    axes.set_ylabel(f"{unit}{of} {width}")
     _legend(axes)
 
 

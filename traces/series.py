@@ -8,6 +8,7 @@ if it was there, else at its switch's.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ from .verify_tree import Tree, trees
 MOST_POINTS = 320
 """Bins that a picture shows; fewer, where there are less than"""
 PACKETS_A_BIN = 8
-ROWS = 120
+ROWS = 240
 """Chunks times workers of a waterfall that nobody chose; what is chosen may have"""
 MOST_ROWS = 4096
 MOST_SENDS = 32
@@ -233,7 +234,7 @@ class _Collector:
         for (flow, _), rates in sorted(by_end.items()):
             if flow not in found or rates.sum() > found[flow].sum():
                 found[flow] = rates
-        return found
+        return {flow: found[flow] for flow in sorted(found, key=_numbers)}
 
     def _follow(self, table: Table, rows: Ints, seats: Ints, sources: Ints, line: Timeline) -> None:
         nodes = np.array([source.node for source in self._capture.sources])
@@ -402,6 +403,11 @@ def _flow(node: str, link: str, end: str, way: int) -> str:
         one, other = (peer, node) if way == Direction.UP else (node, peer)
         return f"{one} → {other}{port}"
     return f"{link} {('?', '', '', 'up', 'down')[way]}"
+
+
+def _numbers(name: str) -> list[tuple[int, str]]:
+    """Return what sorts h2 before h10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split("([0-9]+)", name)]
 
 
 def _newer(chunk: int, than: int) -> bool:
