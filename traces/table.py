@@ -78,7 +78,7 @@ class Payload:
         for part in np.unique(of):
             rows = np.flatnonzero(of == part)
             offsets = at[rows] - self.starts[part]
-            found[rows] = self.parts[part][offsets[:, None] + np.arange(size)]
+            found[rows] = np.lib.stride_tricks.sliding_window_view(self.parts[part], size)[offsets]
         return found
 
 
