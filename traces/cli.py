@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import typer
 
+from .dissector_cli import trace_dissector
 from .explain_cli import trace_explain
 from .ladder_cli import trace_chunk, trace_slot
 from .plot_cli import trace_plot
@@ -13,7 +14,7 @@ from .show_cli import trace_show
 from .verify_cli import trace_verify
 
 app = typer.Typer(
-    help="Packet traces: record, show, verify, explain, slot, chunk, plot.",
+    help="Packet traces: record, show, verify, explain, slot, chunk, plot, dissector.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -24,3 +25,4 @@ app.command("slot")(trace_slot)
 app.command("chunk")(trace_chunk)
 app.command("show")(trace_show)
 app.command("plot")(trace_plot)
+app.command("dissector")(trace_dissector)

@@ -72,3 +72,14 @@ class PlotError(TraceError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}")
         self.path = path
+
+
+class DissectorError(TraceError):
+    """The dissector could not be installed; `folder` is where it should go."""
+
+    def __init__(self, folder: Path, why: str) -> None:
+        super().__init__(
+            f"{folder}: the dissector cannot be copied there: {why}; give yourself the folder, or load it each "
+            "time with tshark -X lua_script:FILE"
+        )
+        self.folder = folder
