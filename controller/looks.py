@@ -172,10 +172,15 @@ def _peek_at(link: SwitchLink, base: int, places: Sequence[tuple[int, int]]) -> 
 
 
 def _contributed(job: LiveJob, epoch: Epoch, states: Sequence[SlotState], chunk: int) -> set[int | str]:
-    """Return the ranks that have contributed to a chunk, and the leaves whose partials have come."""
+    """Return the ranks that have contributed to a chunk, and the leaves whose partials have come.
+
+    A leaf whose partial has come may have gone on to a later chunk: all below it had contributed.
+    """
     found: set[int | str] = set()
-    for inputs, state in zip(job.inputs.values(), states, strict=True):
-        if state.epoch == epoch.epoch and state.tag == chunk % (1 << 32):
+    for (switch, inputs), state in zip(job.inputs.items(), states, strict=True):  # parents before leaves
+        if switch in found:
+            found.update(inputs)
+        elif state.epoch == epoch.epoch and state.tag == chunk % (1 << 32):
             found.update(name for bit, name in enumerate(inputs) if state.seen >> bit & 1)
     return found
 

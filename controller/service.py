@@ -15,11 +15,9 @@ from contextlib import AsyncExitStack
 
 from controller import placement
 from controller.beginnings import Beginnings, hold
-from controller.cables import cut_cables
 from controller.changes import RENDEZVOUS, Group, Lost
 from controller.epochs import EpochStore
 from controller.errors import ControllerError, StateError, SwitchClientError
-from controller.fabric import Dead, Fabric
 from controller.jobs import default_lead
 from controller.live import LiveJob, restored
 from controller.program.faults import Shares
@@ -39,6 +37,7 @@ from controller.sites import NoTreeError, Site, Sites
 from controller.store import Store
 from controller.switches import SwitchLink
 from controller.tasks import Tasks
+from controller.watch import Watch
 from topologies.record import NetRecord
 from wire.constants import JOBS
 from wire.control import WITHDRAWN
@@ -46,10 +45,9 @@ from wire.control import WITHDRAWN
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
+"""Between two looks at the jobs."""
 LATE_SECONDS = 1.0
 """How long this process may stand still, as when it is stopped, before leases grow by it."""
-RETRY_SECONDS = 1.0
-"""Between two attempts to reach a switch."""
 
 
 class Controller:
@@ -78,6 +76,10 @@ class Controller:
         self.noted = Signal()
         """Set off with every event."""
         self.refused = Refused(self._note_refusal)
+        self._watch = Watch(
+            *(record, self.links, self._jobs.values, store, self.sites, self._beginnings, self.refused),
+            self.note,
+        )
 
     # ---- life
     async def start(self) -> None:
@@ -92,8 +94,8 @@ class Controller:
             self.sessions.restore(told, self._jobs.get(told.job))
         self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
         for link in self.links.values():
-            await self._bring_up(link)
-            self._tasks.spawn(self._watch(link))
+            await self._watch.bring_up(link)
+            self._tasks.spawn(self._watch.follow(link))
         self._tasks.spawn(self._tick())
 
     async def stop(self) -> None:
@@ -127,57 +129,6 @@ class Controller:
         except KeyError:
             raise NoSuchSwitchError(name, list(self.links)) from None
 
-    async def _bring_up(self, link: SwitchLink) -> None:
-        """Connect to a switch and make it hold what it should; jobs that lost their sums get a new epoch."""
-        jobs: list[LiveJob] = []
-        try:
-            async with link.lock:
-                lost = await asyncio.to_thread(link.reach)
-                jobs = [job for job in self._jobs.values() if link in job.links]
-                if lost:  # on disk before the switch has a program: the next controller could not tell
-                    self._lost_state(link, jobs)
-                planned = [(job, job.epoch) for job in jobs if job.epoch is not None]
-                entries = [entry for job in jobs for entry in job.entries(link.name)]
-                shares = {job.number: job.share(link.name) for job in jobs}
-                rates = {number: (rate, n) for number, (rate, n) in shares.items() if rate is not None}
-                report = await asyncio.to_thread(
-                    link.bring_up, lost, entries, rates, self.store.faults(link.name), self.sites.dead
-                )
-                link.settle()
-                for job, epoch in planned:
-                    if job.epoch is epoch and job.in_line:
-                        job.group.installed = True
-        except ControllerError as error:
-            if link.complaint != str(error):  # once, not every second
-                link.complaint = str(error)
-                self.note("", "switch", f"switch {link.name} is not in line: {error}")
-            return
-        link.complaint = None
-        self.note("", "switch", f"switch {link.name}: {report}")
-        for job in jobs:
-            self._beginnings.advance(job)
-
-    def _lost_state(self, link: SwitchLink, jobs: Sequence[LiveJob]) -> None:
-        """Have jobs go on in new epochs, as nobody knows any more what the old ones had summed."""
-        why = f"switch {link.name} lost its state"
-        link.ports.lost()
-        for job in jobs:
-            job.tallies.lost(link.name)
-            if job.epoch is not None and (job.group.change is None or job.group.change.why != why):
-                job.group.start_change(why, False, time.monotonic())
-            self._beginnings.save(job)
-
-    async def _watch(self, link: SwitchLink) -> None:
-        """Keep a switch connected, and take note of what it refuses, for as long as the controller runs."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            if not link.in_line:
-                await self._bring_up(link)
-                if not link.in_line:
-                    await asyncio.sleep(RETRY_SECONDS)
-            for refusal in link.refusals():
-                self.refused.take(link.name, refusal)
-
     async def _tick(self) -> None:
         """Look after all jobs again and again, whatever becomes of one of them."""
         last = time.monotonic()
@@ -185,7 +136,7 @@ class Controller:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
             late = now - last - TICK_SECONDS
-            self._look_at_fabric()
+            self._watch.look_at_fabric()
             for job in list(self._jobs.values()):
                 if late > LATE_SECONDS:
                     self.sessions.pardon(job, late)
@@ -194,23 +145,6 @@ class Controller:
                 except ControllerError as error:
                     log.error("%s: %s", job.name, error)
             last = time.monotonic()
-
-    def _look_at_fabric(self) -> None:
-        """Notice switches and links that died or came back: routes change, and jobs move away.
-
-        A switch that hosts hang on has no substitute: its jobs wait for it.
-        """
-        homes = {switch for switch, _ in Fabric(self.record).home.values()}
-        away = (link.name for link in self.links.values() if link.complaint is not None)
-        dead = Dead(frozenset(away) - homes, cut_cables(self.record))
-        if dead == self.sites.dead:
-            return
-        for word, parts in (("is down", dead.told(self.sites.dead)), ("is back", self.sites.dead.told(dead))):
-            for part in parts:
-                self.note("", "fabric", f"{part} {word}")
-        self.sites.turn(dead)
-        for link in self.links.values():
-            link.distrust()
 
     async def _look_after(self, job: LiveJob, now: float) -> None:
         self.sessions.expire(job, now)

@@ -115,6 +115,16 @@ class SwitchLink:
         """Whether it takes us for its primary."""
         return self._client is not None and self._client.is_primary
 
+    @property
+    def away(self) -> bool:
+        """Whether it may not carry what it should: it is not reached, or refuses what it should hold.
+
+        Where another controller is its primary, that one sees to it.
+        """
+        client = self._client
+        outranked = client is not None and client.standing.ended is None and not client.is_primary
+        return self.complaint is not None and not outranked
+
     def connect(self) -> None:
         """Connect unless that is done; as a backup where another controller is primary.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A controller that serves, in threads of this process: the API on sockets, the embedded switch behind it."""
+"""A controller that serves, in threads of this process: the API on sockets, embedded switches behind it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from controller.store import Store
 from controller.switches import SwitchLink
 from tests.controller.served import Served
 from topologies.record import NetRecord, new_record, with_switch
-from topologies.spec import star
+from topologies.spec import NetworkSpec, star
 from wire.control import SOCKET, ControlClient, ControlError
 from wire.membership import Membership
 from worker import Worker
@@ -33,26 +33,30 @@ T = TypeVar("T")
 
 
 class Office:
-    """A star below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
+    """A network below `root`, its controller on the network's socket and, with TOKEN, at `url`."""
 
     def __init__(
         self,
         root: Path,
         served: Served,
-        *,
+        *others: Served,
         name: str = "t",
         hosts: int = 5,
+        spec: NetworkSpec | None = None,
         slots: int = 1024,
         state: Path | None = None,
         lease: float = 60.0,
     ) -> None:
-        """`state` is what a controller before it left."""
+        """A star, unless `spec` and its `others` are given; `state` is what a controller before it left."""
         self.served = served
+        spec = spec or star(hosts)
         record = new_record(
-            name, star(hosts), target="embedded", elements=64, slots=slots, root=root, interfaces=root
+            name, spec, target="embedded", elements=64, slots=slots, root=root, interfaces=root
         )
         record.directory.mkdir()
-        self.record: NetRecord = with_switch(record, "s1", grpc=served.address)
+        for switch, each in zip(spec.switches, (served, *others), strict=True):
+            record = with_switch(record, switch.name, grpc=each.address)
+        self.record: NetRecord = record
         self.socket = self.record.directory / SOCKET
         self.controller: Controller
         self.fabric = MemoryFabric(served.process)
@@ -67,7 +71,8 @@ class Office:
 
     async def _serve(self) -> None:
         epochs, store = EpochStore(self._state), Store(self._state)
-        self.controller = Controller(self.record, store, epochs, [SwitchLink(self.record, "s1")], self._lease)
+        links = [SwitchLink(self.record, switch.name) for switch in self.record.switches]
+        self.controller = Controller(self.record, store, epochs, links, self._lease)
         await self.controller.start()
         local = socket.socket(socket.AF_UNIX)
         local.bind(str(self.socket))

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from controller import looks, service
+from controller import looks, service, watch
 from controller.errors import PoolFullError, UnreachableError
 from controller.explain import standing
 from controller.fabric import Cable, Dead
 from controller.requests import JobChange, NewJob, QuotaError, RequestError
 from controller.service import Controller
 from controller.switches import SwitchLink
+from controller.watch import Watch
 from tests.controller.racks import LEAVES, SPINES, Racks, Workers, racks
 from tests.controller.test_service import run
 
@@ -32,11 +33,12 @@ def net(tmp_path: Path) -> Iterator[Racks]:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "TICK_SECONDS", 0.02)
-    monkeypatch.setattr(service, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(watch, "RETRY_SECONDS", 0.1)
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, *cables: Cable) -> None:
-    monkeypatch.setattr(service, "cut_cables", lambda record: frozenset(cables))
+    monkeypatch.setattr(watch, "cut_cables", lambda record: frozenset(cables))
 
 
 async def until(ready: Any) -> None:
@@ -157,7 +159,7 @@ def test_killed_when_some_switches_have_the_new_epoch(
             with monkeypatch.context() as patched:
                 patched.setattr(SwitchLink, "swap", fails_there)
                 patched.setattr(SwitchLink, "bring_up", stays_away)
-                patched.setattr(service.Controller, "_look_at_fabric", lambda self: None)
+                patched.setattr(Watch, "look_at_fabric", lambda self: None)
                 await controller.change("a", JobChange(slots=8))
                 with pytest.raises(AssertionError, match="did not begin"):
                     await workers.follow(8)

@@ -130,7 +130,6 @@ def test_chunks_say_who_has_not_contributed(office: Office) -> None:
         send(member, ELEMENTS)
     for member in members:
         member.worker.engine.on_results(member.worker.transport.receive(0.0), 0.1)
-        member.worker.engine.finish(0.2)
     reduce(office, members, ELEMENTS * 20)  # chunks 15 to 35: slots are used anew
     assert chunks(office, 13, 30) == [{"chunk": 30, "missing": []}]
 

@@ -60,7 +60,7 @@ def tree(net: Net, job: str) -> list[str]:
     return [node["switch"] for node in net.control.call("GET", f"/v1/jobs/{job}")["tree"]]
 
 
-def events(net: Net, **which: str) -> list[str]:
+def events(net: Net, **which: Any) -> list[str]:
     return [event["text"] for event in net.control.call("GET", "/v1/events", **which)]
 
 
