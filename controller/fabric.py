@@ -69,7 +69,8 @@ class Fabric:
                         self.home[there.node] = (here.node, here.port)
         for name, hops in found.items():
             self.hops[name] = tuple(sorted(hops, key=lambda hop: hop.port))
-        self._distances = cache(self._search)
+        self.distances = cache(self._search)
+        """By node: the number of links to it from every switch that reaches it."""
 
     def _search(self, target: str) -> dict[str, int]:
         """Return the number of links from every switch that reaches `target` to it."""
@@ -89,11 +90,11 @@ class Fabric:
 
     def distance(self, switch: str, target: str) -> int | None:
         """Return the links from a switch to a node on a shortest path, None where there is none."""
-        return self._distances(target).get(switch)
+        return self.distances(target).get(switch)
 
     def ways(self, switch: str, target: str) -> tuple[Hop, ...]:
         """Return the first hops of all shortest paths from a switch to another node, by port; () for none."""
-        distances = self._distances(target)
+        distances = self.distances(target)
         here = distances.get(switch)
         if here is None or switch == target:
             return ()

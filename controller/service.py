@@ -414,12 +414,13 @@ class Controller:
             await hold(stack, job.switches.values())
             if job.removed:  # its number may be another job's
                 raise NoSuchJobError(job.name, sorted(self._jobs))
-            for link in job.links:
-                try:
+            try:
+                for link in job.links:
                     await asyncio.to_thread(link.program.rates.set, link, job.number, *job.share(link.name))
-                except SwitchClientError:  # it may have been written all the same
+            except SwitchClientError:  # it may have been written all the same, and was before
+                for link in job.links:
                     link.distrust()
-                    raise
+                raise
 
 
 def _check_hosts(job: str, hosts: Sequence[str]) -> None:

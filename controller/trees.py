@@ -116,35 +116,34 @@ def _lay(
 
     Its root is the one that the farthest worker is nearest to; from there it grows as in Prim's algorithm.
     """
-
-    def far(a: str, b: str) -> int:
-        return fabric.distance(a, b) or 0  # all are candidates: they reach each other
-
+    far = {switch: fabric.distances(switch) for switch in summing}
     place = {switch: at for at, switch in enumerate(fabric.switches)}
     homes = {host: fabric.home[host][0] for host in hosts}
-    root = min(
-        summing, key=lambda s: (max(far(home, s) for home in homes.values()), load.get(s, 0), place[s])
-    )
+    racks = set(homes.values())
+    root = min(summing, key=lambda s: (max(far[s][home] for home in racks), load.get(s, 0), place[s]))
     depth, parents = {root: 0}, {}
-    nearest = {s: (far(s, root), 0, root) for s in summing if s != root}
+    nearest = {s: (far[root][s], 0, root) for s in summing if s != root}
     """By switch that is not in the tree: how far its parent is, how deep that is, and its name."""
     while nearest:
         switch = min(nearest, key=lambda s: (nearest[s], place[s]))
         step, above, parent = nearest.pop(switch)
         parents[switch], depth[switch] = parent, above + step
         for other in nearest:
-            nearest[other] = min(nearest[other], (far(other, switch), depth[switch], switch))
+            nearest[other] = min(nearest[other], (far[switch][other], depth[switch], switch))
     inputs = Counter(parents.values())
     own: dict[str, list[str]] = {switch: [] for switch in depth}
     misfits = sum(not usable(switch, inputs[switch]) for switch in depth)
+
+    def nearest_first(home: str) -> list[str]:
+        return sorted(depth, key=lambda s: (far[s][home], depth[s], load.get(s, 0), place[s]))
+
+    # A rack that sums takes its own workers.
+    near = {home: [home] if home in depth else nearest_first(home) for home in racks}
     for host, home in homes.items():
-        near = sorted((far(home, s), depth[s], load.get(s, 0), place[s], s) for s in depth)
-        if home in depth:
-            near = near[:1]  # a rack that sums takes its own workers
-        fitting = (s for *_, s in near if inputs[s] < MAX_WORKERS and usable(s, inputs[s] + 1))
+        fitting = (s for s in near[home] if inputs[s] < MAX_WORKERS and usable(s, inputs[s] + 1))
         switch = next(fitting, "")
         if not switch:
-            misfits, switch = misfits + 1, near[0][-1]
+            misfits, switch = misfits + 1, near[home][0]
         inputs[switch] += 1
         own[switch].append(host)
     idle = sum(inputs[switch] < 2 for switch in depth) if len(depth) > 1 else 0

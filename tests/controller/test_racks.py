@@ -14,6 +14,7 @@ from controller import looks, service, watch
 from controller.errors import PoolFullError, UnreachableError
 from controller.explain import standing
 from controller.fabric import Cable, Dead
+from controller.program.rates import Rates
 from controller.requests import JobChange, NewJob, QuotaError, RequestError
 from controller.service import Controller
 from controller.switches import SwitchLink
@@ -348,5 +349,28 @@ def test_counts_stay_with_the_ranks_when_a_job_moves(net: Racks) -> None:
             await workers.follow()
             assert sorted(job.tallies.at) == ["s1", "s2", "s4"]
             assert (await looks.count(job)).workers == {}
+
+    run(work())
+
+
+def test_a_rate_is_the_same_everywhere_or_nowhere(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Rates.set
+
+    def fails_at_s2(self: Rates, link: Any, *args: Any) -> None:
+        if link.name == "s2":
+            raise UnreachableError("s2", "cut")
+        put(self, link, *args)
+
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            with monkeypatch.context() as patched:
+                patched.setattr(Rates, "set", fails_at_s2)
+                with pytest.raises(UnreachableError):
+                    await controller.change("a", JobChange(rate_bps=10**7))
+            assert controller.job("a").rate_bps is None
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            for name in net.served:
+                assert [key for key in net.held(name) if key[0] == "meter"] == []
 
     run(work())

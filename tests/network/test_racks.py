@@ -127,7 +127,7 @@ def test_two_jobs_are_summed_at_two_spines(racks: Net, tmp_path: Path) -> None:
 
 def test_a_spine_that_dies_again_and_again_is_left(racks: Net, tmp_path: Path) -> None:
     """It is started anew each time; the job goes on at the other meanwhile."""
-    calls = calls_of(racks, 40)
+    calls = calls_of(racks, 12)
     died: list[str] = []
 
     def kill() -> None:
@@ -150,7 +150,7 @@ def test_a_spine_that_dies_again_and_again_is_left(racks: Net, tmp_path: Path) -
 
 
 def test_a_cable_is_cut_under_a_running_job(racks: Net, tmp_path: Path) -> None:
-    calls = calls_of(racks, 40)
+    calls = calls_of(racks, 12)
     cut: list[str] = []
 
     def down() -> None:
