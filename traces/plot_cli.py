@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import plot
+from . import page, plot
 from .errors import FilterError, PlotError
 from .series import MOST_ROWS, collect
 from .show import numbers
@@ -18,13 +18,16 @@ from .terminal import FilesArgument, until_closed
 def trace_plot(
     files: FilesArgument,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="DIR|FILE",
             help="A folder, for a picture of each thing; or NAME.png or NAME.svg, for one of all.",
-            show_default=False,
         ),
-    ],
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="One page of all packets, to zoom into; it needs no network."),
+    ] = None,
     format_: Annotated[
         str, typer.Option("--format", metavar="png|svg", help="Of the pictures in a folder.")
     ] = "png",
@@ -35,18 +38,32 @@ def trace_plot(
         str | None, typer.Option(metavar="N-M", help="The waterfall's chunks; else the first ones.")
     ] = None,
 ) -> None:
-    """Draw slots in use, goodput, round trips, retransmissions, links, and each chunk's life."""
+    """Draw slots in use, goodput, round trips, retransmissions, links, chunks; or a page of packets."""
     if format_ not in plot.FORMATS:
         raise FilterError(f"--format {format_}", f"there are {' and '.join(plot.FORMATS)}")
     chunks = numbers("--chunk", chunk)
     if chunks is not None and len(chunks) > MOST_ROWS:
         raise FilterError(f"--chunk {chunk}", f"a waterfall shows at most {MOST_ROWS} chunks")
-    plot.check(out)
+    if out is None and html is None:
+        raise FilterError("trace plot", "name --out DIR or FILE for pictures, --html FILE for a page")
+    if out is not None:
+        plot.check(out)
     series = collect(files, jobs=job or (), chunks=chunks)
+    written: list[Path] = []
     try:
-        written = [plot.draw_file(series, out)] if out.suffix else plot.draw_folder(series, out, format_)
+        if out is not None:
+            written += [plot.draw_file(series, out)] if out.suffix else plot.draw_folder(series, out, format_)
+        if html is not None:
+            stride = page.write(series, files, html, {each.job for each in series.jobs} if job else ())
+            written.append(html)
+            if stride > 1:
+                series.notes.append(
+                    f"{html} has one of every {stride} chunks: --job and fewer files show more"
+                )
     except OSError as error:
-        raise PlotError(str(out), f"cannot be written: {error.strerror or error}") from error
+        raise PlotError(
+            str(error.filename or out or html), f"cannot be written: {error.strerror or error}"
+        ) from error
     with until_closed():
         for note in [
             *series.notes,
