@@ -14,6 +14,7 @@ import typer
 from bench import terminal
 from bench.allreduce import options
 from bench.allreduce.cli import bench_allreduce
+from bench.racks.cli import bench_racks
 from bench.trace import bench_trace
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Benchmarks and comparisons, each prints a table.", no_args_is_help=True)
 app.command("allreduce")(bench_allreduce)
+app.command("racks")(bench_racks)
 app.command("trace")(bench_trace)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

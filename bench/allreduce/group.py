@@ -208,17 +208,22 @@ class Group:
 
 
 class SwitchGroup(Group):
-    """Ranks of a job of their own, which reduce through the switch."""
+    """Ranks of a job of their own, which reduce through the switch; `wanted` as in topologies.jobs.job."""
 
     kind = OURS
     module = "bench.allreduce.rank"
     exact_alike = True
 
+    def __init__(self, record: NetRecord, hosts: Sequence[str], **wanted: Any) -> None:
+        super().__init__(record, hosts)
+        self.job = f"bench-{os.getpid()}"
+        """Its name."""
+        self._wanted = wanted
+
     def _arguments(self, stack: ExitStack) -> list[list[str]]:
         control = stack.enter_context(jobs.control_of(self._record))
-        name = f"bench-{os.getpid()}"
-        stack.enter_context(jobs.job(control, name, self._hosts))
-        common = ["--net", self._record.name, "--job", name]
+        stack.enter_context(jobs.job(control, self.job, self._hosts, **self._wanted))
+        common = ["--net", self._record.name, "--job", self.job]
         return [[*common, "--rank", str(rank)] for rank in range(len(self._hosts))]
 
 
