@@ -66,6 +66,8 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
             self._address,
             options=[
                 ("grpc.enable_http_proxy", 0),
+                # Else a channel begins with the failures of another, and in its pause after them.
+                ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.max_receive_message_length", MAX_MESSAGE),
                 # A batch's refusals come as metadata, which gRPC would cut off at 16 KB: 380 updates.
                 ("grpc.max_metadata_size", MAX_METADATA),

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from controller import looks, service, watch
 from controller.errors import PoolFullError, UnreachableError
-from controller.explain import standing
+from controller.explain import standing, stuck
 from controller.fabric import Cable, Dead
 from controller.program.rates import Rates
 from controller.requests import JobChange, NewJob, QuotaError, RequestError
@@ -21,6 +22,10 @@ from controller.switches import SwitchLink
 from controller.watch import Watch
 from tests.controller.racks import LEAVES, SPINES, Racks, Workers, racks
 from tests.controller.test_service import run
+from wire.constants import MSG_CONTRIBUTION, SIZE_CODES
+from wire.membership import Membership
+from wire.packet import frames_to_switch, payload_dtype
+from wire.verdicts import Verdict
 
 ALL = ["h1", "h2", "h3", "h4"]
 
@@ -372,5 +377,48 @@ def test_a_rate_is_the_same_everywhere_or_nowhere(net: Racks, monkeypatch: pytes
             await until(lambda: all(link.in_line for link in controller.links.values()))
             for name in net.served:
                 assert [key for key in net.held(name) if key[0] == "meter"] == []
+
+    run(work())
+
+
+def contribute(net: Racks, member: dict[str, Any], chunks: int) -> list[tuple[int, bytes]]:
+    """Send the first chunks of a rank to its switch; return what that sends."""
+    membership = Membership(**member)
+    packets = np.zeros(chunks, payload_dtype(64))
+    packets["kind"] = MSG_CONTRIBUTION << 4 | SIZE_CODES[64]
+    packets["chunk"] = packets["place"] = np.arange(chunks)
+    raw = frames_to_switch(packets, membership).tobytes()
+    size = len(raw) // chunks
+    switch = net.record.peers(net.record.hosts[membership.rank].name)[0]
+    frames = [(switch.port, raw[at : at + size]) for at in range(0, len(raw), size)]
+    return net.served[switch.node].process(frames)
+
+
+def test_a_partial_that_does_not_come_is_told(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            members = await workers.follow()
+            for rank in range(4):
+                assert await workers.tell(rank) == {"do": "nothing"}
+            assert contribute(net, members[0], 2) == []
+            partials = contribute(net, members[1], 2)
+            assert {port for port, _ in partials} == {3}
+            contribute(net, members[2], 1)
+            first, second = await looks.slots(job)
+            assert (first.chunk, first.seen, first.missing, first.lacking) == (0, [0, 1, 2], [3], ["s1"])
+            assert (second.chunk, second.seen, second.missing, second.lacking) == (1, [0, 1], [2, 3], ["s1"])
+            silent: list[int] = []
+            text = stuck(controller, job, [first, second], {}, silent, first.age_seconds)
+            assert "the partial of switch s1 for chunk 0 has not come to its parent" in text
+            # The first of them arrives: s1 lacks nothing any more, and s2 as before.
+            net.served["s3"].process([(1, partials[0][1])])
+            first, _ = await looks.slots(job)
+            assert (first.seen, first.lacking) == ([0, 1, 2], [])
+            counts = await looks.count(job)
+            packets = {rank: sum(n for n, _ in of.values()) for rank, of in counts.workers.items()}
+            assert packets == {0: 2, 1: 2, 2: 1}
+            assert counts.leaves == {"s1": {Verdict.ABSORBED: (1, 308)}}
 
     run(work())
