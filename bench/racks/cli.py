@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 BUDGET_S, QUICK_BUDGET_S = 1.0, 0.2
 LIMIT_S, QUICK_LIMIT_S = 6 * 60.0, 60.0
 QUICK_CASE_S = 6.0
+USUAL, QUICK = (4, 2, 4, "1,2,4,8"), (2, 1, 2, "1,4")
+"""Leaves, spines, hosts of a leaf, oversubscriptions."""
 USUAL_BYTES = {"embedded": "1MiB", "bmv2": "64KiB"}
+QUICK_BYTES = {"embedded": "256KiB", "bmv2": "64KiB"}
 ELEMENTS = 256
 ORDER = (FLAT, SPINE, LEAVES, BOTH)
 """Of rows and columns."""
@@ -32,12 +35,17 @@ LISTED = 4
 
 
 def bench_racks(
-    leaves: Annotated[int, typer.Option(min=2, help="Leaf switches, the racks.")] = 4,
-    spines: Annotated[int, typer.Option(min=1, help="Spine switches; a job uses one.")] = 2,
-    hosts: Annotated[int, typer.Option(min=2, help="Hosts of a leaf, a worker on each.")] = 4,
+    leaves: Annotated[int | None, typer.Option(min=2, help="Leaf switches, the racks; usual: 4.")] = None,
+    spines: Annotated[
+        int | None, typer.Option(min=1, help="Spine switches, of which a job uses one; usual: 2.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=2, help="Hosts of a leaf, a worker on each; usual: 4.")
+    ] = None,
     oversubscription: Annotated[
-        str, typer.Option(help="Rates of a leaf's hosts by those of its uplinks, each at least 1.")
-    ] = "1,2,4,8",
+        str | None,
+        typer.Option(help="Rate of a leaf's hosts by that of its uplinks, each at least 1; usual: 1,2,4,8."),
+    ] = None,
     size: Annotated[
         str | None, typer.Option(help="Bytes of each worker's array; usual: 1MiB, bmv2 64KiB.")
     ] = None,
@@ -45,7 +53,7 @@ def bench_racks(
     rate: Annotated[str, typer.Option(help="Rate of a host's link.")] = "100mbit",
     switch: Annotated[str | None, typer.Option(help="embedded or bmv2; default: embedded.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="2 leaves of 2 hosts, 256KiB, 1:1 and 4:1, in a minute.")
+        bool, typer.Option("--quick", help="2 leaves of 2 hosts, a spine, 1:1 and 4:1, in a minute.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -60,9 +68,11 @@ def bench_racks(
     from .run import Run, check_racks
 
     target = choose(switch).name
-    if quick:
-        leaves, spines, hosts, oversubscription, size = 2, 1, 2, "1,4", size or "256KiB"
-    ratios = options.words("--oversubscription", oversubscription, _ratio)
+    if quick and any(given is not None for given in (leaves, spines, hosts, oversubscription, size)):
+        raise typer.BadParameter("it has sizes of its own: give no other", param_hint="--quick")
+    usual = QUICK if quick else USUAL
+    leaves, spines, hosts = leaves or usual[0], spines or usual[1], hosts or usual[2]
+    ratios = options.words("--oversubscription", oversubscription or usual[3], _ratio)
     if leaves * hosts > MAX_WORKERS:
         raise typer.BadParameter(
             f"{leaves} leaves of {hosts} hosts: a flat switch takes {MAX_WORKERS} workers",
@@ -73,7 +83,7 @@ def bench_racks(
         raise typer.BadParameter(
             "uplinks are slower by a ratio: give a rate like 100mbit", param_hint="--rate"
         )
-    nbytes = options.nbytes("--size", size or USUAL_BYTES[target])
+    nbytes = options.nbytes("--size", size or (QUICK_BYTES if quick else USUAL_BYTES)[target])
     shape = Shape(leaves, spines, hosts, link)
     work = Work(target, options.dtype("--dtype", dtype), nbytes, ELEMENTS)
     with terminal.progress() as (say, bar):

@@ -252,6 +252,7 @@ def test_core_bytes_fall_by_the_workers_of_a_rack_or_it_is_an_error() -> None:
         ["--rate", "unshaped"],
         ["--size", "5"],
         ["--dtype", "float64"],
+        ["--quick", "--leaves", "3"],
     ],
     ids=" ".join,
 )
