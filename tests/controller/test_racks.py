@@ -209,6 +209,24 @@ def test_a_spine_that_dies_loses_its_jobs_to_the_other(net: Racks) -> None:
     run(work())
 
 
+def test_a_controller_that_dies_with_a_spine(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            first = (await workers.follow())[0]["epoch"]
+            workers.first_missing = 5
+        net.kill("s3")
+        async with net.controlled() as controller:
+            workers.controller = controller
+            members = await workers.follow()
+            assert {(m["epoch"] > first, m["g0"]) for m in members} == {(True, 5)}
+            assert controller.job("a").tree.switches == ("s4", "s1", "s2")
+            assert controller.links["s3"].jobs.pool.free == 1024
+
+    run(work())
+
+
 def test_what_a_lost_switch_holds_goes_when_it_is_reached_again(
     net: Racks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
