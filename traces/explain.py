@@ -108,7 +108,8 @@ class _Life:
         full: list[NDArray[np.bool_]] = []
         self.window = 0
         self.most = 0
-        self.own = self.far = False
+        self.own = False
+        """Whether workers' own ends were captured."""
         began, ended = NEVER, 0
         spans: list[Ints] = []
         sent_bytes: list[float] = []
@@ -118,21 +119,21 @@ class _Life:
             again[lives.retransmitted()[0]] = True
             if 2 * again.sum() > len(again):
                 again[:] = False
-            for s, seat in enumerate(tree.seats):
+            workers = np.array([s for s, seat in enumerate(tree.seats) if seat.leaf < 0], np.int64)
+            for s in workers.tolist():
                 end = lives.end(s)
-                self.own, self.far = self.own or end == OWN, self.far or bool(lives.ups[:, s, FAR].any())
                 sent, got = lives.first_up[:, s, end], lives.first_down[:, s, end]
                 done = np.flatnonzero((sent != NEVER) & (got != NEVER) & (got >= sent) & ~again)
-                if not len(done) or seat.leaf >= 0:
+                if not len(done):
                     continue
-                below = tree.below[seat.switch]
-                complete = _complete(lives, below, end)[done]
+                self.own = self.own or end == OWN
+                complete = _complete(lives, workers, end)[done]
                 known = complete != NEVER
                 done, complete = done[known], np.clip(complete[known], sent[done[known]], got[done[known]])
                 parts["whole"].append(got[done] - sent[done])
                 parts["wait"].append(complete - sent[done])
                 parts["rest"].append(got[done] - complete)
-                at_switch = _complete(lives, below, FAR)[done]
+                at_switch = _complete(lives, workers, FAR)[done]
                 out = lives.first_down[done, s, FAR]
                 seen = (at_switch != NEVER) & (out != NEVER)
                 parts["switch"].append(np.maximum(out[seen] - at_switch[seen], 0))
@@ -148,7 +149,7 @@ class _Life:
                 most = int(under_way.max(initial=0))
                 last = np.diff(results, append=NEVER) > 0  # sent before the next result came
                 full.append(under_way[last] >= FULL * most)
-                self.most, self.window = max(self.most, most), max(self.window, seat.window)
+                self.most, self.window = max(self.most, most), max(self.window, tree.seats[s].window)
         none = np.zeros(0, np.int64)
         self.whole, self.wait, self.switch, self.rest = (
             np.concatenate([none, *parts[name]]) for name in ("whole", "wait", "switch", "rest")
@@ -158,8 +159,7 @@ class _Life:
         self.median = float(np.median(self.whole)) if len(self.whole) else 0.0
         self.busy = _union(np.concatenate([np.zeros((2, 0), np.int64), *spans], axis=1)) / 1e9
         """Seconds in which the switch had a chunk that was complete."""
-        workers = sum(seat.leaf < 0 for seat in epochs[0].tree.seats)
-        self.bits = 8 * sum(sent_bytes) / max(1, workers)
+        self.bits = 8 * sum(sent_bytes) / max(1, sum(seat.leaf < 0 for seat in epochs[0].tree.seats))
         """That a worker sent, retransmissions aside."""
 
     def share(self, part: Ints) -> float:

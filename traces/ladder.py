@@ -79,11 +79,11 @@ def life(
     # A link's two ends show every packet twice: the switches' slots are followed by their own ends.
     model, other = Model(epochs, links), Model(epochs, links)
     wanted = show.Filter(jobs=frozenset({job_number(epochs, job)}), slots=slot, chunks=chunk)
-    hosts = {member.host for epoch in epochs for member in epoch.members if member.rank >= 0}
+    own = {(member.link, member.host) for epoch in epochs for member in epoch.members}
     events: list[Event] = []
     more = 0
     for table in merged(files, format=format):
-        at_switch, elsewhere = _split(table, hosts)
+        at_switch, elsewhere = _split(table, own)
         for part, judged in ((at_switch, True), (elsewhere, False)):
             by = model if judged else other
             verdicts = by.judge(part)
@@ -108,10 +108,10 @@ def job_number(epochs: Sequence[Epoch], job: str) -> int:
     raise FilterError(f"job {job}", f"the captures know {have}; a job's number does too")
 
 
-def _split(table: Table, hosts: set[str]) -> tuple[Table, Table]:
-    """Return the packets at switches' ends, and those at hosts' ends of links that were captured at both."""
-    links = {each.link for each in table.sources if each.node and each.node not in hosts}
-    far = np.array([each.node in hosts and each.link in links for each in table.sources], np.bool_)
+def _split(table: Table, own: set[tuple[str, str]]) -> tuple[Table, Table]:
+    """Return the packets at switches' ends, and at members' own (link, node) where a link has both."""
+    links = {each.link for each in table.sources if each.node and (each.link, each.node) not in own}
+    far = np.array([(each.link, each.node) in own and each.link in links for each in table.sources], np.bool_)
     there = far[table.file] if len(far) else np.zeros(len(table), np.bool_)
     return table.take(~there), table.take(there)
 

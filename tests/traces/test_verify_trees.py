@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from tests.traces.test_verify import checked
 from tests.traces.test_verify_planted import add, change, named, some
 from tests.traces.two_levels import TwoLevels
 from tests.worker.world import Tensors
+from traces.explain import explain
+from traces.ladder import columns, life
 from traces.verify_findings import Rule
 
 CHUNK = 2**32 - 2
@@ -107,6 +111,29 @@ def test_a_wrong_total_where_the_uplinks_were_not_captured(capture: Capture) -> 
     assert {each.rule for each in found.violations} == {Rule.SUM}
     assert len(found.violations[0].packets) == 5
     assert fault.frame
+
+
+def test_a_chunk_of_racks_as_a_ladder(capture: Capture, tmp_path: Path) -> None:
+    found = life([capture.write(tmp_path)], "job", chunk=range(CHUNK, CHUNK + 1))
+    assert columns(found.events) == ["h1", "h2", "h3", "h4", "s2", "s3", "s1"]
+    assert {each.what for each in found.events} == {"contribution", "partial", "result"}
+    at_root = [
+        each.verdict for each in found.events if each.end in ("s1-s2", "s1-s3") and each.what == "partial"
+    ]
+    assert {"absorbed", "completed"} <= set(at_root)
+
+
+def test_racks_are_explained_by_their_workers(capture: Capture, tmp_path: Path) -> None:
+    (limit,) = [each for each in explain([capture.write(tmp_path)]).findings if each.limits]
+    sent: dict[tuple[str, int], int] = {}
+    got: dict[tuple[str, int], int] = {}
+    for each in sorted(capture.packets, key=lambda packet: packet.time):
+        if each.end.startswith("h"):
+            frame = each.parsed()
+            (sent if frame.msg_type == 1 else got).setdefault((each.end, frame.chunk), each.time)
+    again = {key[1] for key in sent if len(some(capture, False, chunk=key[1], end=key[0])) > 1}
+    lives = [got[key] - sent[key] for key in sent if key[1] not in again or 2 * len(again) > len(sent) / 4]
+    assert limit.numbers["chunk_life_ms"] == round(float(np.median(lives)) / 1e6, 3)
 
 
 def test_a_partial_of_a_host(capture: Capture) -> None:
