@@ -75,11 +75,18 @@ def life(
     """
     files = expand(paths)
     epochs = load(paths)
-    links = [source(path).link for path in files]
+    ends = [source(path) for path in files]
+    links = [end.link for end in ends]
     # A link's two ends show every packet twice: the switches' slots are followed by their own ends.
     model, other = Model(epochs, links), Model(epochs, links)
     wanted = show.Filter(jobs=frozenset({job_number(epochs, job)}), slots=slot, chunks=chunk)
-    own = {(member.link, member.host) for epoch in epochs for member in epoch.members}
+    # Members' own ends, where the other was captured, too.
+    own = {
+        (member.link, member.host)
+        for epoch in epochs
+        for member in epoch.members
+        if any(end.link == member.link and end.node not in ("", member.host) for end in ends)
+    }
     events: list[Event] = []
     more = 0
     for table in merged(files, format=format):
@@ -109,9 +116,8 @@ def job_number(epochs: Sequence[Epoch], job: str) -> int:
 
 
 def _split(table: Table, own: set[tuple[str, str]]) -> tuple[Table, Table]:
-    """Return the packets at switches' ends, and at members' own (link, node) where a link has both."""
-    links = {each.link for each in table.sources if each.node and (each.link, each.node) not in own}
-    far = np.array([(each.link, each.node) in own and each.link in links for each in table.sources], np.bool_)
+    """Return the packets at other ends, and at members' own (link, node)."""
+    far = np.array([(each.link, each.node) in own for each in table.sources], np.bool_)
     there = far[table.file] if len(far) else np.zeros(len(table), np.bool_)
     return table.take(~there), table.take(there)
 
