@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the Makefile does before and around Python; runs with any POSIX shell and says what it is doing.
 #   setup.sh setup           system packages where apt-get can install them, then .venv
-#   setup.sh root CMD...     run a command as root, through sudo where needed
-#   setup.sh test ARGS...    run pytest, as root where that needs no password
+#   setup.sh root CMD...     run a command as root: in user namespaces where the kernel has them, else through sudo
+#   setup.sh test ARGS...    run pytest, likewise where that needs no password
 #   setup.sh clean           remove what set-up and runs have made in this folder
 set -eu
 cd "$(dirname "$0")"
@@ -14,6 +14,8 @@ STAMP=$VENV/.p4reduce-setup
 say() { printf '%s\n' "setup: $*"; }
 fail() { printf '%s\n' "setup: $*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
+# Says why not on its own; then `sudo` is what is left.
+rootless() { $VENV/bin/python -m topologies.rootless true; }
 passwordless() { have sudo && sudo -n true 2>/dev/null; }
 
 # /usr/sbin holds ip and ethtool, and is not on every user's path.
@@ -109,8 +111,9 @@ make_venv() {
 
 run_as_root() {
     if [ "$(id -u)" = 0 ]; then exec "$@"; fi
-    have sudo || fail "network namespaces need root and there is no sudo here: run make as root."
-    passwordless || say "network namespaces need root: sudo asks for your password"
+    if rootless; then exec $VENV/bin/python -m topologies.rootless "$@"; fi
+    have sudo || fail "networks need root or user namespaces, and there is no sudo here: run make as root."
+    passwordless || say "networks need root or user namespaces: sudo asks for your password"
     # No bytecode: root's files in a user's folder are a nuisance.
     exec sudo env PATH="$PATH" PYTHONDONTWRITEBYTECODE=1 ${P4REDUCE_SWITCH:+P4REDUCE_SWITCH="$P4REDUCE_SWITCH"} "$@"
 }
@@ -118,14 +121,16 @@ run_as_root() {
 run_tests() {
     # Much of the time is waiting: one process builds networks, the others do what needs none.
     set -- $VENV/bin/python -m pytest -n 3 --dist loadgroup "$@"
-    if [ "$(id -u)" != 0 ]; then
-        if passwordless; then
-            say "running the tests through sudo: those of networks need root"
-            set -- "$@" -p no:cacheprovider
-            run_as_root "$@"
-        fi
-        say "no root and no sudo without a password: the tests of networks are skipped (sudo make test runs all)"
+    if [ "$(id -u)" = 0 ]; then exec "$@"; fi
+    if rootless; then
+        say "running the tests in user namespaces: those of networks need root there"
+        exec $VENV/bin/python -m topologies.rootless "$@"
     fi
+    if passwordless; then
+        say "running the tests through sudo: those of networks need root"
+        run_as_root "$@" -p no:cacheprovider
+    fi
+    say "no user namespaces, no sudo without a password: the tests of networks are skipped (sudo make test runs all)"
     exec "$@"
 }
 

@@ -153,9 +153,14 @@ static int open_socket(lane *l, const char *interface, int super_packets) {
     if (!address.sll_ifindex)
         return -ENODEV;
     l->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-    if (l->fd < 0 || setsockopt(l->fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size) ||
-        setsockopt(l->fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size) ||
-        setsockopt(l->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) ||
+    if (l->fd < 0)
+        return -errno;
+    /* In a user namespace the ordinary options have to do, which stop at net.core.rmem_max and wmem_max. */
+    if (setsockopt(l->fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size))
+        setsockopt(l->fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+    if (setsockopt(l->fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size))
+        setsockopt(l->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    if (setsockopt(l->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) ||
         (super_packets && setsockopt(l->fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof one)))
         return -errno;
     setsockopt(l->fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one); /* else they are strangers */

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -148,6 +150,25 @@ def _unwinding() -> Callable[[int, FrameType | None], None]:
     return handle
 
 
+MAKERS = (["net", "up"], ["net", "doctor"], ["train"], ["bench"])
+"""How the commands begin that make networks, or try whether they could."""
+
+
+def _enter_own_networks(words: list[str]) -> None:
+    """Go where an ordinary user's networks are; where that cannot be, the command says what it lacks.
+
+    A command that makes none goes there only if there are some. One for a controller elsewhere stays.
+    """
+    elsewhere = words[:1] != ["net"] and words[:1] != ["trace"] and any(w.startswith("--url") for w in words)
+    if os.geteuid() == 0 or "--help" in words[:3] or elsewhere:
+        return
+    from topologies import rootless
+    from topologies.errors import RootlessError
+
+    with suppress(RootlessError):
+        rootless.enter(make=any(words[: len(maker)] == maker for maker in MAKERS))
+
+
 def main() -> None:
     """Run the command line; an error of ours becomes one line and its exit code.
 
@@ -157,6 +178,7 @@ def main() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup keeps HUP ignored
             signal.signal(number, _unwinding())
     try:
+        _enter_own_networks(sys.argv[1:])
         app()
     except P4ReduceError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -14,7 +14,7 @@ import typer
 
 from controller import switch_cli
 from controller.terminal import NetOption, complete_hosts, print_table
-from topologies import link_cli, links, look_cli
+from topologies import link_cli, links, look_cli, rootless
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError
 from topologies.record import CONTROLLER, NetRecord
@@ -106,6 +106,8 @@ def net_up(
     typer.echo(f"      {command(f'job add{option} NAME --workers {workers}')}")
     if listen is not None:
         typer.echo(f"API:  http://{listen}, for who has the token in {record.directory / TOKEN}")
+        if rootless.inside():
+            typer.echo("      in your own namespaces alone; for other machines bring it up as root")
     typer.echo(f"end:  {command(f'net down{option}')}")
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from topologies import preflight
+from topologies import preflight, rootless
 from topologies import record as records
 from topologies.targets import Bmv2Target, targets
 from wire.constants import RUN_ROOT
@@ -24,6 +24,8 @@ from wire.hints import command
 OK, LACKS, BAD = "ok", "lacks", "bad"
 """As it should be; something is missing that not everybody needs; no network can run, or one is broken."""
 LIMIT_S = 20.0
+BUFFER_BYTES = 4 << 20
+"""Of switches' and workers' sockets, where they may have as much."""
 _OURS = re.compile(r"p[0-9a-f]{4}-[a-z][a-z0-9]{0,4}-\d{1,3}")
 """The name of a switch's interface."""
 _SHORT = {"generic-receive-offload": "gro", "tx-checksumming": "tx"}
@@ -77,7 +79,9 @@ def _all(what: str, problems: list[str], well: str, state: str = BAD) -> Iterato
 def _system() -> Iterator[Finding]:
     yield Finding("system", OK, f"Linux {platform.release()} on {platform.machine()}, {os.cpu_count()} cores")
     yield Finding("Python", OK, f"{platform.python_version()} ({sys.executable})")
-    yield from _all("root", preflight.root_problems(), "yes")
+    yield from _all("root", preflight.root_problems(), _root())
+    if rootless.inside():
+        yield from _all("socket buffers", list(_small_buffers()), "as large as they should be", LACKS)
     memory = preflight.available_memory_mb()
     each = targets()["embedded"].memory_mb
     if memory is not None:
@@ -88,6 +92,24 @@ def _system() -> Iterator[Finding]:
             if memory >= least
             else Finding("memory", BAD, f"{fits}: end other programs, or give the machine more")
         )
+
+
+def _root() -> str:
+    if rootless.inside():
+        return "you are not, so your networks are in user namespaces of yours, which the kernel allows"
+    return "yes, so networks need no user namespaces"
+
+
+def _small_buffers(folder: Path = Path("/proc/sys/net/core")) -> Iterator[str]:
+    """Say which limits root's sockets may exceed and those in user namespaces may not."""
+    for name in ("rmem_max", "wmem_max"):
+        path = folder / name
+        have = int(path.read_text()) if path.exists() else BUFFER_BYTES
+        if have < BUFFER_BYTES:
+            yield (
+                f"without root they have at most net.core.{name}, {have} bytes, so that bursts are lost (and "
+                f"sent again): sudo sysctl -w net.core.{name}={BUFFER_BYTES}"
+            )
 
 
 def _tools() -> Iterator[Finding]:

@@ -51,3 +51,7 @@ class NetworkError(TopologyError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
+
+
+class RootlessError(TopologyError):
+    """An ordinary user cannot have namespaces here; the message tells why, and the remedy."""

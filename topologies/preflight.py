@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from topologies import shaping
+from topologies import rootless, shaping
 from topologies.errors import PreflightError
 
 TOOLS = {
@@ -47,7 +47,8 @@ def root_problems() -> list[str]:
     """Say when this process is not root."""
     if os.geteuid() == 0:
         return []
-    return ["Network namespaces need root: run the command with sudo."]
+    why = rootless.refusal() or "run it there: python -m topologies.rootless CMD..."
+    return [f"Networks need root or user namespaces. Run the command with sudo, or: {why}."]
 
 
 def tool_problems() -> list[str]:

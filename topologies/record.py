@@ -414,9 +414,14 @@ def names(root: Path = RUN_ROOT) -> list[str]:
     """Return the names of the networks that have a record, sorted."""
     if not root.exists():
         return []
-    return sorted(
-        path.name for path in root.iterdir() if NET_NAME.fullmatch(path.name) and (path / "net.json").exists()
-    )
+    return sorted(path.name for path in root.iterdir() if NET_NAME.fullmatch(path.name) and _has_record(path))
+
+
+def _has_record(folder: Path) -> bool:
+    try:
+        return (folder / "net.json").exists()
+    except PermissionError:
+        return True  # root's: load() says so
 
 
 def load_all(root: Path = RUN_ROOT) -> tuple[list[NetRecord], list[RecordError]]:

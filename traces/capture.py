@@ -101,7 +101,10 @@ class Tap:
         for option in (_AUXDATA, _VNET_HDR):
             s.setsockopt(_SOL_PACKET, option, 1)
         s.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
+        try:
+            s.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer_bytes)
+        except PermissionError:  # in a user namespace, where the ordinary option stops at net.core.rmem_max
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         if jobs is not None:
             program = job_filter(jobs)
             code = b"".join(struct.pack("HBBI", *step) for step in program)

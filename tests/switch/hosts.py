@@ -17,10 +17,10 @@ from tests.switch.veth import (
     ETH_P_ALL,
     LIMIT,
     PACKET_IGNORE_OUTGOING,
-    SO_RCVBUFFORCE,
     SOL_PACKET,
     ip,
     wait_up,
+    widen,
 )
 
 CLONE_NEWNET = 0x40000000
@@ -78,7 +78,7 @@ class Host:
         with self.inside():
             made = socket.socket(socket.AF_INET, kind)
         made.settimeout(LIMIT)
-        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+        widen(made, BUFFER)
         made.bind((self.address, port))
         return made
 
@@ -87,7 +87,7 @@ class Host:
         with self.inside():
             made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             made.settimeout(LIMIT)
-            made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+            widen(made, BUFFER)
             made.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             made.setsockopt(SOL_PACKET, PACKET_VNET_HDR, int(headers))
             made.bind(("eth0", ETH_P_ALL))

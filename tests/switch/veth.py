@@ -28,6 +28,14 @@ def exists(name: str) -> bool:
     return Path("/sys/class/net", name).exists()
 
 
+def widen(made: socket.socket, size: int) -> None:
+    """Give a socket a large receive buffer, as large as allowed where there is no real root."""
+    try:
+        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, size)
+    except PermissionError:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
 def wait_up(name: str, *before: str) -> None:
     """Wait until a link takes frames: without a queueing discipline it drops them, and says nothing.
 
@@ -58,7 +66,7 @@ class Link:
         for name in (self.port, self.host):
             wait_up(name)
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
+        widen(self.socket, 16 << 20)
         self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
         self.socket.bind((self.host, ETH_P_ALL))
 

@@ -25,10 +25,12 @@ def test_a_link_instead_of_the_folder_is_refused(cache: Path, tmp_path: Path) ->
         cache_folder()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_refused(cache: Path) -> None:
     cache.mkdir(mode=0o700)
-    os.chown(cache, 12345, -1)
+    try:
+        os.chown(cache, 12345, -1)
+    except OSError:  # in a user namespace there may be no other user
+        pytest.skip("only the machine's root can give a folder away")
     with pytest.raises(BuildError, match="owner 12345"):
         cache_folder()
 
