@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, NetmaskValueError
 from pathlib import Path
 
-from yaml.nodes import Node, SequenceNode
+from yaml.nodes import MappingNode, Node, SequenceNode
 
 from topologies import quantities
 from topologies.errors import SpecError
-from topologies.marked import MarkedFile, empty
+from topologies.marked import MarkedFile, empty, kind
 from topologies.spec import (
     PLAIN,
     SWITCHES,
@@ -28,6 +28,7 @@ from topologies.spec import (
     host_address,
     mac_of,
     switch_address,
+    unreachable,
 )
 from wire.constants import CPU_PORT
 
@@ -73,6 +74,10 @@ class _Reader:
         for name, (at, _) in file.names(parts["hosts"][1], "hosts").items():
             if name not in linked:
                 file.fail(at, f"{name} has no link: add one to links, [{name}, {next(iter(self._switches))}]")
+        apart = unreachable([*self._switches, *self._hosts], links)
+        if apart is not None:
+            first, (at, _) = next(iter(self._switches)), file.names(parts["switches"][1], "switches")[apart]
+            file.fail(at, f"no links lead from {first} to {apart}: add one to links, [{first}, {apart}]")
         topology = re.sub(r"[^a-z0-9_-]+", "-", file.path.stem.lower()).strip("-_")[:31] or "file"
         try:
             return NetworkSpec(
@@ -143,8 +148,9 @@ class _Reader:
         """Return a host's address; None for a tutorial's that is not of our network, to be chosen."""
         text = self._file.text(node, f"the ip of {host}")
         try:
-            ip = IPv4Address(text.partition("/")[0])
-        except AddressValueError:
+            # A tutorial's has the length of its prefix, which is another here.
+            ip = IPv4Interface(text).ip if tutorial else IPv4Address(text)
+        except (AddressValueError, NetmaskValueError):
             self._file.fail(node, f"the ip of {host} is {text!r}, which is no IPv4 address: 10.0.0.1")
         fits = ip in _NETWORK and ip not in IPv4Network(SWITCHES) and ip.packed[3] not in (0, 255)
         if not fits and not tutorial:
@@ -155,7 +161,7 @@ class _Reader:
 
     def _mac(self, node: Node, host: str) -> str:
         text = self._file.text(node, f"the mac of {host}").lower()
-        if not _MAC.fullmatch(text) or int(text[:2], 16) & 1:
+        if not _MAC.fullmatch(text) or int(text[:2], 16) & 1 or not text.strip("0:"):
             self._file.fail(node, f"the mac of {host} is {text!r}: expected six bytes, 02:00:00:00:00:01")
         return text
 
@@ -200,6 +206,8 @@ class _Reader:
         file, pattern = self._file, r"([A-Za-z]\w*)(?::(\d{1,4}))?"
         if isinstance(node, SequenceNode):
             return self._ends(node.value, node, pattern, "[h1, s1] or [s1:3, s2:1]"), PLAIN, PLAIN
+        if not isinstance(node, MappingNode):
+            file.fail(node, f"a link is [h1, s1] or a mapping with ends: [h1, s1], not {kind(node)}")
         pairs = file.pairs(node, "a link", _LINK_WORDS)
         if "ends" not in pairs:
             file.fail(node, "a link has ends: [s1, s2]")
@@ -238,8 +246,8 @@ class _Reader:
             if empty(item):
                 continue
             text = file.text(item, "a latency" if word == "delay" else "a bandwidth")
-            if re.fullmatch(r"[\d.]+", text):
-                if float(text.replace(".", "0", text.count(".") - 1)) == 0:
+            if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+                if float(text) == 0:
                     continue
                 text += unit
             try:

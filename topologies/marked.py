@@ -18,6 +18,8 @@ from topologies.errors import SpecError
 from topologies.spec import NODE_NAME
 
 MAX_BYTES = 1 << 20
+_MOST_TOLD = 400
+"""Characters of an error's text."""
 
 
 class MarkedFile:
@@ -26,12 +28,15 @@ class MarkedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise SpecError(str(path), "is no file")  # to open a pipe would wait for who writes
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 raise SpecError(str(path), f"the file has more than {MAX_BYTES} bytes: that is no topology")
             # JSON is YAML but for tabs between its words; within them it has none.
-            root = yaml.compose(data.decode().expandtabs(), yaml.SafeLoader)
+            text = data.decode().expandtabs()
+            root = yaml.compose(text, yaml.SafeLoader)
         except OSError as error:
             raise SpecError(str(path), f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError as error:
@@ -40,15 +45,23 @@ class MarkedFile:
             mark = error.problem_mark or error.context_mark
             where = f", line {mark.line + 1}" if mark else ""
             raise SpecError(f"{path}{where}", f"is no YAML: {error.problem or error.context}") from None
-        except (yaml.YAMLError, RecursionError) as error:
-            raise SpecError(str(path), f"is no YAML: {error}") from None
+        except yaml.reader.ReaderError as error:
+            line = text[: error.position].count("\n") + 1
+            raise SpecError(
+                f"{path}, line {line}", f"is no YAML: the character U+{error.character:04X} may not be in it"
+            ) from None
+        except RecursionError:
+            raise SpecError(str(path), "is nested far too deep for a topology") from None
         if root is None:
             raise SpecError(str(path), "is empty: a topology has hosts, switches and links")
         self.root: Node = root
 
     def fail(self, node: Node, message: str) -> NoReturn:
-        """Raise SpecError for what a node says."""
-        raise SpecError(f"{self.path}, line {node.start_mark.line + 1}", message)
+        """Raise SpecError for what a node says, in one line of moderate length whatever the file holds."""
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
+        if len(shown) > _MOST_TOLD:
+            shown = f"{shown[: _MOST_TOLD // 2]} … {shown[-_MOST_TOLD // 2 :]}"
+        raise SpecError(f"{self.path}, line {node.start_mark.line + 1}", shown)
 
     def pairs(self, node: Node, what: str, allowed: tuple[str, ...] = ()) -> dict[str, tuple[Node, Node]]:
         """Return (key node, value node) by key of a mapping; all keys are `allowed`, if any are named."""
@@ -87,8 +100,10 @@ class MarkedFile:
                 if name in found:
                     self.fail(item, f"{name} is there twice in {what}")
                 found[name] = item, None
-        else:
+        elif isinstance(node, MappingNode):
             found = {**self.pairs(node, what)}
+        else:
+            self.fail(node, f"{what} are a list of names or a mapping, not {kind(node)}")
         for name, (at, _) in found.items():
             if not NODE_NAME.fullmatch(name):
                 self.fail(at, f"{name}: a node's name is a small letter and at most four letters or digits")

@@ -24,14 +24,14 @@ def rate_mbit(text: str) -> float | None:
     try:
         return bits_per_second(text) / 1e6
     except CommandError as error:
-        raise SpecError(text, str(error).partition(": ")[2]) from None
+        raise SpecError(text or "nothing", str(error).partition(": ")[2]) from None
 
 
 def delay_ms(text: str) -> float:
     """Return a delay in ms; SpecError for what is none."""
     found = re.fullmatch(rf"{_NUMBER}(us|ms|s)", text.lower())
     if found is None:
-        raise SpecError(text, "a delay is a number and us, ms or s: 5ms")
+        raise SpecError(text or "nothing", "a delay is a number and us, ms or s: 5ms")
     return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -39,7 +39,7 @@ def share(text: str) -> float:
     """Return a percentage as a share, 0..1; SpecError for what is none."""
     found = re.fullmatch(rf"{_NUMBER}%", text)
     if found is None or float(found[1]) > 100:
-        raise SpecError(text, "a share of the packets is 0% to 100%: 1%, 0.05%")
+        raise SpecError(text or "nothing", "a share of the packets is 0% to 100%: 1%, 0.05%")
     return float(found[1]) / 100
 
 
@@ -47,7 +47,7 @@ def size_bytes(text: str) -> int:
     """Return a size in bytes; SpecError for what is none."""
     found = re.fullmatch(rf"{_NUMBER}(b|kb|mb)", text.lower())
     if found is None:
-        raise SpecError(text, "a size is a number and b, kb (1024) or mb: 64kb")
+        raise SpecError(text or "nothing", "a size is a number and b, kb (1024) or mb: 64kb")
     return round(float(found[1]) * _SIZES[found[2]])
 
 

@@ -9,9 +9,9 @@ the switch's, the root namespace would take the switch's packets for its own and
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -22,6 +22,9 @@ PREFIX_LEN = 16
 MTU = 9000
 """Bytes of IP packet a link carries; a 256-element frame needs 1,062."""
 MAX_DELAY_MS = 10_000.0
+MIN_RATE_MBIT, MAX_RATE_MBIT = 0.01, 1e6
+"""At less a packet of MTU would take seconds; more than this no kernel passes, and tc's numbers end."""
+MAX_QUEUE_BYTES = 1 << 30
 NODE_NAME = re.compile(r"[a-z][a-z0-9]{0,4}")
 """Short, as `pTTTT-NODE-PORT` must fit the kernel's 15 characters of an interface name."""
 
@@ -97,8 +100,8 @@ class Way:
 
     def problem(self) -> str | None:
         """Say what cannot be built, None when all can."""
-        if self.rate_mbit is not None and not 0 < self.rate_mbit < math.inf:
-            return "a rate is greater than 0"
+        if self.rate_mbit is not None and not MIN_RATE_MBIT <= self.rate_mbit <= MAX_RATE_MBIT:
+            return "a rate is 10kbit to 1tbit, or none"
         if not 0 <= self.delay_ms <= MAX_DELAY_MS:
             return f"a delay is 0 to {MAX_DELAY_MS / 1000:g} s"
         for what in ("loss", "duplicate", "corrupt"):
@@ -106,6 +109,8 @@ class Way:
                 return f"{what} is a share of the packets, 0 % to 100 %"
         if self.queue_bytes is not None and self.queue_bytes < MTU:
             return f"a queue holds {MTU} bytes at least, one packet of the greatest size"
+        if self.queue_bytes is not None and self.queue_bytes > MAX_QUEUE_BYTES:
+            return "a queue holds 1024mb at most"
         if self.queue_bytes is not None and self.rate_mbit is None:
             return "a queue without a rate never fills: give the rate too"
         return None
@@ -149,6 +154,7 @@ class NetworkSpec:
         unique: dict[str, list[object]] = {
             "name": [node.name for node in nodes],
             "address": [node.ip for node in nodes],
+            "MAC address": [node.mac for node in nodes],
             "device id": [switch.device_id for switch in self.switches],
             "end of a link": [end for link in self.links for end in (link.a, link.b)],
         }
@@ -174,6 +180,22 @@ class NetworkSpec:
         linked = {end.node for link in self.links for end in (link.a, link.b)}
         for host in sorted(hosts - linked):
             raise SpecError(host, "the host has no link")
+        switches = [switch.name for switch in self.switches]
+        if (apart := unreachable([*switches, *sorted(hosts)], self.links)) is not None:
+            raise SpecError(apart, f"no links lead from {switches[0]} to it")
+
+
+def unreachable(nodes: Sequence[str], links: Iterable[LinkSpec]) -> str | None:
+    """Return the first node to which no links lead from the first one of all; None where they lead to all."""
+    neighbours: dict[str, list[str]] = {node: [] for node in nodes}
+    for link in links:
+        neighbours[link.a.node].append(link.b.node)
+        neighbours[link.b.node].append(link.a.node)
+    found, ring = set(nodes[:1]), list(nodes[:1])
+    while ring:
+        ring = [node for name in ring for node in neighbours[name] if node not in found]
+        found |= {*ring}
+    return next((node for node in nodes if node not in found), None)
 
 
 def star(hosts: int = 4, rate_mbit: float | None = None) -> NetworkSpec:

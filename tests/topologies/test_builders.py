@@ -115,7 +115,7 @@ def test_defaults_are_small_enough_for_a_laptop(name: str) -> None:
         ("tree", {"fanout": 8}, "these sizes make 73 switches"),
         ("tree", {"fanout": 0}, "--fanout 0: "),
         ("dumbbell", {"hosts": 65}, "--hosts 65: the number of hosts of a side: 1 to 64"),
-        ("dumbbell", {"rate_mbit": -1.0}, "a rate is greater than 0"),
+        ("dumbbell", {"rate_mbit": -1.0}, "a rate is 10kbit to 1tbit"),
     ],
 )
 def test_bad_sizes_are_named(name: str, options: dict[str, float], message: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,19 @@ HEAD = "hosts: [h1, h2]\nswitches: [s1, s2]\nlinks:\n"
             "line 3: s2 has the id 1, and so has s1",
         ),
         (HEAD + " - [h1, s1]", r"line 1: h2 has no link: add one to links, \[h2, s1\]"),
-        (HEAD + " - h1", "line 4: a link is a mapping, not 'h1'"),
+        (HEAD + " - h1", r"line 4: a link is \[h1, s1\] or a mapping .*, not 'h1'"),
+        (HEAD + " - [h1, s1]\n - [h2, s2]", r"line 2: no links lead from s1 to s2: add one to links, \[s1"),
+        ("hosts: 3\nswitches: [s1]\nlinks: []", "line 1: hosts are a list of names or a mapping, not '3'"),
+        ("hosts: {h1: {ip: 10.0.0.1/99}}\nswitches: [s1]\nlinks: []", "is '10.0.0.1/99', which is no IPv4"),
+        ("hosts: {h1: {mac: 00:00:00:00:00:00}}\nswitches: [s1]\nlinks: []", "expected six bytes"),
+        ("hosts: [h1]\n\tx: \x07", r"line 2: is no YAML: the character U\+0007 may not be in it$"),
+        ("[" * 2000, "is nested far too deep for a topology$"),
+        ('hosts: ["a\\nb\\e[31m"]\nswitches: [s1]\nlinks: []', r"line 1: a\\nb\\x1b\[31m: a node's name"),
+        ("hosts: [" + 5000 * "x" + "]\nswitches: [s1]\nlinks: []", r"line 1: x{200} … .{200}$"),
+        (HEAD + " - {ends: [h1, s1], rate: }", "line 4: rate nothing: a rate is a number"),
+        (HEAD + " - {ends: [h1, s1], rate: 1bit}", "line 4: h1-s1: a rate is 10kbit to 1tbit"),
+        (HEAD + " - {ends: [h1, s1], rate: 999tbit}", "line 4: h1-s1: a rate is 10kbit to 1tbit"),
+        (HEAD + " - {ends: [h1, s1], rate: 1gbit, queue: 2000mb}", "h1-s1: a queue holds 1024mb at most"),
         (HEAD + " - [h1]", "line 4: a link has two ends, .*; this has 1"),
         (HEAD + " - [h1, s3]", "line 4: a link ends at s3, which is neither"),
         (HEAD + " - [h1, s1-p1]", "line 4: 's1-p1' is no end of a link"),
@@ -186,6 +199,9 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, message:
         ({"links": [["h1", "s1:1"]]}, "'s1:1' is no end of a link"),
         ({"links": [["h1", "s1-p1", "fast"]]}, "delay fast: a delay is a number"),
         ({"links": [["h1", "s1-p1", 0, 1, 2]]}, "this has 5 items"),
+        ({"links": [["h1", "s1-p1", "."]]}, "delay .: a delay is a number"),
+        ({"links": [["h1", "s1-p1", ""]]}, "delay nothing: a delay is a number"),
+        ({"hosts": {"h1": {"ip": "10.0.0.1/abc"}}}, "'10.0.0.1/abc', which is no IPv4 address"),
         ({"links": [["h1", "s1-p1", 1, -5]]}, "rate -5: a rate is a number"),
         ({"topology": {}}, "a topology has no topology: it has hosts"),
     ],
@@ -201,6 +217,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="no text in UTF-8"):
         load(tmp_path / "odd.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(SpecError, match=r"pipe\.yaml: is no file"):
+        load(tmp_path / "pipe.yaml")
     (tmp_path / "big.yaml").write_bytes(b" " * (1 << 21))
     with pytest.raises(SpecError, match="more than 1048576 bytes"):
         load(tmp_path / "big.yaml")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import SpecError
-from topologies.spec import End, LinkSpec, NetworkSpec, Way, host_address, mac_of, star
+from topologies.spec import End, LinkSpec, NetworkSpec, SwitchSpec, Way, host_address, mac_of, star
 
 
 @given(st.integers(1, 64))
@@ -55,7 +55,15 @@ def changed(**changes: object) -> NetworkSpec:
         ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 1)))}, "used twice"),
         ({"links": (star(2).links[0], LinkSpec(End("h2", 1), End("s1", 2)))}, "h2: a host has port 0"),
         ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 510)))}, "ports are 1..509"),
-        ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 2), Way(0)))}, "greater than 0"),
+        ({"links": (star(2).links[0], LinkSpec(End("h2", 0), End("s1", 2), Way(0)))}, "10kbit to 1tbit"),
+        (
+            {"hosts": (star(2).hosts[0], replace(star(2).hosts[1], mac="02:01:0a:00:ff:01"))},
+            "MAC address is used twice",
+        ),
+        (
+            {"switches": (*star(2).switches, SwitchSpec("s2", 2, "10.0.255.2", "02:01:0a:00:ff:02"))},
+            "s2: no links lead from s1 to it",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(changes: dict[str, object], message: str) -> None:
