@@ -144,20 +144,22 @@ class Beginnings:
         moves = [*reversed(steps), *((name, None, node) for name, node in planned.nodes.items())]
         for name, node, _ in steps:
             job.switches[name].leave_over(node)
+        away = {name for name, _, _ in moves if not job.switches[name].in_line}
+        for name in away:
+            job.switches[name].distrust()
         for name, old, new in moves:
-            link = job.switches[name]
-            if not link.in_line:
+            if name in away:
                 continue
+            link = job.switches[name]
             try:
                 await asyncio.to_thread(link.swap, old, new)
             except SwitchClientError as error:
                 link.distrust()
                 failures.append(error)
-        for name in {name for name, _, _ in moves}:
-            link = job.switches[name]
-            if link.in_line:
-                link.settle()
-                await self._set_rate(job, link, failures)
+                away.add(name)
+        for name in {name for name, _, _ in moves} - away:
+            job.switches[name].settle()
+            await self._set_rate(job, job.switches[name], failures)
         return failures
 
     async def _set_rate(self, job: LiveJob, link: SwitchLink, failures: list[SwitchClientError]) -> None:

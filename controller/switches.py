@@ -18,7 +18,7 @@ from controller.p4runtime import SwitchClient, standby_election_id
 from controller.program import Program
 from controller.program.faults import Faults, Shares
 from controller.program.refusals import Refusal
-from controller.readback import difference, read_all
+from controller.readback import Item, Key, difference, item, read_all
 from controller.setup import SetupError, network_entities
 from controller.tally import Tally
 from p4src.forms import form
@@ -78,6 +78,8 @@ class SwitchLink:
         """Job numbers whose workers' counters are known to be 0."""
         self.ports: Tally[PortCell] = Tally()
         """What its ports counted before it last lost its state, as far as it was asked for."""
+        self._routed: Dead | None = None
+        """What its routes go round, while nothing else that it should hold is in doubt."""
         self._json = chosen.json_path
         self._client: SwitchClient | None = None
         self._leftover: list[Job] = []  # epochs whose entries it may still hold
@@ -146,12 +148,17 @@ class SwitchLink:
 
     def close(self) -> None:
         """Leave the switch. Idempotent."""
-        client, self._client, self.in_line = self._client, None, False
+        client, self._client = self._client, None
+        self.distrust()
         if client is not None:
             client.close()
 
     def distrust(self) -> None:
         """Have the switch compared with what it should hold again."""
+        self.in_line, self._routed = False, None
+
+    def reroute(self) -> None:
+        """Have its routes written anew: something else is dead than before."""
         self.in_line = False
 
     def refusals(self) -> list[Refusal]:
@@ -161,7 +168,7 @@ class SwitchLink:
         if news is None:
             return []
         if not news.standing.primary:
-            self.in_line = False
+            self.distrust()
         found: list[Refusal] = []
         for when, digests in news.digests:
             try:
@@ -195,9 +202,14 @@ class SwitchLink:
 
         `lost` is what `reach` said just now, `jobs` are entries of epochs, `rates` has (bit/s, workers) by
         job, `faults` is by port and direction (in, out). Nothing is routed to what is `dead`. What is right
-        already is not touched: running jobs go on. Raises SwitchClientError, SetupError.
+        already is not touched: running jobs go on. Where only the routes are in doubt, only they are written.
+        Raises SwitchClientError, SetupError.
         """
         client = self._reached()
+        if self._routed is not None and not lost:
+            before = network_entities(self.record, self.name, self.program, self._routed)
+            held = {one.key: one for one in (item(self.p4info, entity) for entity in before)}
+            return self._write(network_entities(self.record, self.name, self.program, dead), held, lost, dead)
         if lost:
             try:
                 program = self._json.read_bytes()
@@ -211,10 +223,15 @@ class SwitchLink:
         wanted += jobs
         wanted += [self.program.rates.rate(job, bps, workers) for job, (bps, workers) in rates.items()]
         wanted += [self.faults(direction).shares(port, each) for (port, direction), each in faults.items()]
-        found = difference(self.p4info, wanted, read_all(client))
+        return self._write(wanted, read_all(client), lost, dead)
+
+    def _write(self, wanted: Sequence[Entity], held: Mapping[Key, Item], lost: bool, dead: Dead) -> Report:
+        """Write what differs; where that fails nobody knows what is there."""
+        self._routed = None
+        found = difference(self.p4info, wanted, held)
         for batch in found.batches():
-            client.write(batch)
-        self.in_line = True
+            self.write(batch)
+        self.in_line, self._routed = True, dead
         return Report(lost, len(found.strays), len(found.missing), len(found.changed))
 
     def _runs_program(self, client: SwitchClient) -> bool:

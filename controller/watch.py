@@ -63,9 +63,10 @@ class Watch:
                 entries = [entry for job in jobs for entry in job.entries(link.name)]
                 shares = {job.number: job.share(link.name) for job in jobs}
                 rates = {number: (rate, n) for number, (rate, n) in shares.items() if rate is not None}
-                report = await asyncio.to_thread(
-                    link.bring_up, lost, entries, rates, self._store.faults(link.name), self._sites.dead
-                )
+                dead, faults = self._sites.dead, self._store.faults(link.name)
+                report = await asyncio.to_thread(link.bring_up, lost, entries, rates, faults, dead)
+                if dead != self._sites.dead:
+                    link.reroute()
                 link.settle()
                 for job, epoch in planned:
                     if job.epoch is epoch and job.in_line:
@@ -120,4 +121,4 @@ class Watch:
                 self._note("", "fabric", f"{part} {word}")
         self._sites.turn(dead)
         for link in self._links.values():
-            link.distrust()
+            link.reroute()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,41 @@ def test_a_cable_that_is_cut_and_mended(net: Racks, monkeypatch: pytest.MonkeyPa
             await until(lambda: controller.sites.dead == Dead())
             await until(lambda: all(link.in_line for link in controller.links.values()))
             assert (job.group.epoch, job.status) == (epoch, "running")
+
+    run(work())
+
+
+def test_routes_are_right_though_what_is_dead_changes_meanwhile(
+    net: Racks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up = SwitchLink.bring_up
+    begun: list[str] = []
+
+    def slowly(self: SwitchLink, *args: Any) -> Any:
+        begun.append(self.name)
+        time.sleep(0.2)
+        return bring_up(self, *args)
+
+    async def work() -> None:
+        async with net.controlled() as controller:
+            await controller.add(NewJob(name="a", workers=ALL, slots=16))
+            workers = Workers.join(controller, "a")
+            await workers.follow()
+            with monkeypatch.context() as patched:
+                patched.setattr(SwitchLink, "bring_up", slowly)
+                cut(monkeypatch, frozenset({("s1", 3), ("s3", 1)}))
+                await until(lambda: len(begun) >= 4)
+                cut(monkeypatch, frozenset({("s2", 3), ("s3", 2)}))
+                await until(lambda: controller.sites.dead.cables == {frozenset({("s2", 3), ("s3", 2)})})
+            await workers.follow()
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            held = {name: net.held(name) for name in net.served}
+            for link in controller.links.values():  # all is compared
+                link.distrust()
+            await until(lambda: all(link.in_line for link in controller.links.values()))
+            told = [e.text for e in controller.store.events() if e.kind == "switch"]
+            assert sorted(told[-4:]) == [f"switch {name}: in line" for name in ("s1", "s2", "s3", "s4")]
+            assert {name: net.held(name) for name in net.served} == held
 
     run(work())
 
