@@ -24,7 +24,8 @@ from types import FrameType
 
 from topologies import record as records
 from topologies.errors import RecordError
-from topologies.record import NetRecord, Process
+from topologies.identity import Process
+from topologies.record import NetRecord
 from topologies.supervise import Keeper
 from topologies.targets import choose
 

@@ -27,6 +27,7 @@ from mininet.node import Host, Switch
 
 from topologies import links, processes, shaping
 from topologies.errors import NetworkError
+from topologies.identity import Process
 from topologies.processes import LoggedProcess
 from topologies.record import (
     CONTROLLER,
@@ -35,7 +36,6 @@ from topologies.record import (
     RECORDER_LOG,
     LinkRecord,
     NetRecord,
-    Process,
     SwitchRecord,
     load,
     switch_part,

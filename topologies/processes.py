@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import NetworkError
-from topologies.record import HostRecord, NetRecord, Process
+from topologies.identity import Process
+from topologies.record import HostRecord, NetRecord
 from wire.hints import command
 
 GRACE_S = 2.0

@@ -2,8 +2,7 @@
 """The record of a network that runs: /run/p4reduce/NAME/net.json, readable by root alone.
 
 It is written before anything is built and names all that will be, so that a network whose daemon died
-can still be taken down by its record, touching nothing else. A process is told by its pid together with
-its start time, since pids are used again.
+can still be taken down by its record, touching nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from topologies.errors import RecordError
+from topologies.identity import Process
 from topologies.spec import PLAIN, End, HostSpec, NetworkSpec, SwitchSpec, Way, lower_rate
 from wire.constants import NET_VARIABLE, RUN_ROOT
 from wire.hints import command
@@ -42,36 +42,6 @@ def switch_part(name: str) -> str:
 def stats_socket(directory: Path, device_id: int) -> Path:
     """Return where a switch that can tells what its ports lost; `directory` is its network's."""
     return directory / f"s{device_id}.stats"
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process by pid and start time (clock ticks since boot, field 22 of /proc/PID/stat, proc(5))."""
-
-    pid: int
-    start: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        """Return the identity of a living process; ProcessLookupError when there is none."""
-        identity = _start_time(pid)
-        if identity is None:
-            raise ProcessLookupError(f"process {pid} has ended")
-        return cls(pid, identity)
-
-    def alive(self) -> bool:
-        """Say whether this very process still runs (a zombie does not)."""
-        return _start_time(self.pid) == self.start
-
-
-def _start_time(pid: int) -> int | None:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The command in parentheses may hold spaces and parentheses: split after the last one.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from topologies import preflight
 from topologies.errors import TargetError
+from topologies.identity import Process
 from topologies.processes import LoggedProcess
-from topologies.record import Process, stats_socket
+from topologies.record import stats_socket
 from wire.constants import CPU_PORT, DROP_PORT
 
 SWITCH_VARIABLE = "P4REDUCE_SWITCH"

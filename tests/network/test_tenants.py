@@ -26,8 +26,8 @@ from tests.network.tensors import Call
 from tests.network.test_all_reduce import assert_exact
 from topologies import jobs, processes
 from topologies import record as records
+from topologies.identity import Process
 from topologies.ranks import Ranks
-from topologies.record import Process
 from topologies.targets import Target
 from wire.control import SOCKET
 

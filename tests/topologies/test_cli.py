@@ -15,7 +15,8 @@ import typer
 from controller import cli
 from topologies.cli import _troubles
 from topologies.errors import SpecError
-from topologies.record import CONTROLLER, Process, new_record
+from topologies.identity import Process
+from topologies.record import CONTROLLER, new_record
 from topologies.spec import star
 
 PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()"]

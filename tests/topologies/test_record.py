@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from topologies import record as records
 from topologies.errors import RecordError
-from topologies.record import NetRecord, Process, new_record, with_host, with_switch
+from topologies.identity import Process
+from topologies.record import NetRecord, new_record, with_host, with_switch
 from topologies.spec import End, LinkSpec, star
 
 
