@@ -115,6 +115,6 @@ def test_sums_are_numpy_s_on_every_tree(devices: list[SwitchDevice], case: dict[
 
 @pytest.mark.slow
 @given(case=cases())
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_sums_are_numpy_s_on_many_trees(devices: list[SwitchDevice], case: dict[str, Any]) -> None:
     run(devices, case)
