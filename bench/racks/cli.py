@@ -196,7 +196,7 @@ def _print(run: Run) -> None:
     ]
     title = (
         f"{work.target}: {words_of_size(work.nbytes)} {work.dtype} of {shape.workers} workers, "
-        f"{shape.leaves} leaves of {shape.hosts} hosts at {shape.rate_mbit:g} Mbit/s, {shape.spines} spines"
+        f"{shape.leaves} leaves of {shape.hosts} hosts at {shape.rate_mbit:g} Mbit/s, spines: {shape.spines}"
     )
     heads = (
         *("", "summed at", "tree", "Mbit/s each", "slots", "core bytes up", "down"),

@@ -41,7 +41,7 @@ AGAIN = (
     Verdict.RESULT_UNEXPECTED,
 )
 PAUSE_S = 0.1
-"""Between readings that are to be alike: longer than packets wait in any queue but the slowest."""
+"""Between readings that are to be alike."""
 MOST_READINGS = 10
 ANSWERED = (Verdict.ARP_ANSWERED, Verdict.PING_ANSWERED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bench.allreduce.group import Figures
+from bench.allreduce.group import Figures, SkippedError
 from bench.errors import BenchError
 from bench.racks import cases, counts
 from bench.racks.cases import BOTH, DOWN, FLAT, LEAVES, SPINE, UP, Carried, Shape, Work
@@ -240,6 +241,43 @@ def test_core_bytes_fall_by_the_workers_of_a_rack_or_it_is_an_error() -> None:
             check_racks("embedded", SHAPE, wrong)
 
 
+class Ranks:
+    """All-reduce in place of a job; each sends so many packets again."""
+
+    job = "one"
+
+    def __init__(self, *resent: int) -> None:
+        self._resent = list(resent)
+
+    def ask(self, dtype: str, nbytes: int, calls: int, limit_s: float) -> Figures:
+        return Figures((0.1,), {"retransmissions": self._resent.pop(0)})
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, group: Ranks, *rounds: dict[tuple[str, str], Carried]) -> Any:
+    """Count all-reduces whose links carry this."""
+    nothing = dict.fromkeys(right(BOTH), (0, 0))
+    readings = iter([reading for links in rounds for reading in (Reading(nothing, {}), Reading(links, {}))])
+    monkeypatch.setattr(counts, "settled", lambda *_: next(readings))
+    work = Work("embedded", "int32", 4, 256)
+    run = Run(SHAPE, work, [1.0], 0.0, 20.0, 60.0, say=lambda _: None, progress=lambda _: None)
+    flows = SHAPE.flows(BOTH, "s4")
+    until = time.monotonic() + 1000
+    return run._count(None, None, group, flows, 10, until)  # type: ignore[arg-type]
+
+
+def test_an_all_reduce_with_losses_is_not_counted_and_wrong_links_without_any_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fine = right(BOTH, size=52 + 4 * 256)
+    wrong = {**fine, ("s3-s4", UP): (11, 11 * 1076)}
+    assert counted(monkeypatch, Ranks(0), fine) == (fine, 0)
+    assert counted(monkeypatch, Ranks(1, 0), wrong, fine) == (fine, 0)
+    with pytest.raises(SkippedError, match="packets were lost in each all-reduce"):
+        counted(monkeypatch, Ranks(1, 1, 1, 1, 1), wrong, wrong, wrong, wrong, wrong)
+    with pytest.raises(RelationError, match=r"up from s3 11 packets of 11,836 bytes, not 10 of 10,760"):
+        counted(monkeypatch, Ranks(0), wrong)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -289,7 +327,10 @@ def test_the_page_s_commands_choose_cases(line: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.root
-def test_links_of_a_real_network_carry_what_they_must(target: Target) -> None:
+def test_links_of_a_real_network_carry_what_they_must(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.racks.cli.BUDGET_S", 0.01)
     words = ["--leaves", "2", "--spines", "1", "--hosts", "2", "--oversubscription", "2", "--size", "8KiB"]
     done = invoke(*words, "--dtype", "int32", "--switch", target.name, "--json")
     assert done.exit_code == 0, done.output
