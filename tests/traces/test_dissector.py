@@ -131,6 +131,15 @@ def test_refusals_have_our_reasons(tmp_path: Path) -> None:
 
 
 @needs_tshark
+def test_wrong_checksums_where_wireshark_checks_them(tmp_path: Path) -> None:
+    good = made.one()
+    path = made.put(tmp_path, made.pcap([good, good[:-1] + bytes([good[-1] ^ 1])]))
+    checked = ("-o", "udp.check_checksum:TRUE", "-Y", "p4reduce.refused.checksum")
+    assert tshark(path, *checked, fields=["frame.number"]) == [["2"]]
+    assert tshark(path, *checked[2:], fields=["frame.number"]) == []
+
+
+@needs_tshark
 def test_ports_outside_the_preferences_are_left_alone(tmp_path: Path) -> None:
     """SwitchML's are 0xBEE0 and more, in our range: whoever captures them says so."""
     frames = [made.one(job=job) for job in (0, 5, 0xDF, 0xE0, 0xE7, 0xFF)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,23 @@ def test_a_tree_has_levels(tmp_path: Path) -> None:
     assert job.windows == [4]
     assert max(most.max() for _, most in job.occupancy.values()) <= 4
     assert all(most[-1] == 0 or mean[-1] < most[-1] for mean, most in job.occupancy.values())
+
+
+def test_the_switches_own_captures(device: SwitchDevice, tmp_path: Path) -> None:
+    """A file a direction, in microseconds, without names of links."""
+    capture = captured_run(device, seed=3, loss=0.1)
+    found = collect([capture.write_ways(tmp_path / "ways")])
+    (job,), (known,) = (
+        found.jobs,
+        series(
+            capture,
+            tmp_path / "ends",
+        ).jobs,
+    )
+    assert set(found.links) == {f"s1-h{rank + 1} {way}" for rank in range(3) for way in ("in", "out")}
+    at_switch = Counter(e.end for e in capture.packets if e.end[0] == "s" and e.way == 1)
+    assert job.sent == {f"h{rank + 1}": at_switch[f"s1-h{rank + 1}"] for rank in range(3)}
+    assert job.title == known.title
 
 
 def test_nothing_of_ours(tmp_path: Path) -> None:
