@@ -203,17 +203,26 @@ def _targets() -> Iterator[Finding]:
     bmv2 = Bmv2Target()
     missing = bmv2.missing()
     if missing is None:
-        done = subprocess.run(
-            [*bmv2.program(), "--version"], capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-        said = done.stdout.strip().splitlines() or ["a version that it does not tell"]
-        yield Finding("bmv2", OK, f"simple_switch_grpc {said[-1]}")
+        yield _bmv2_version(bmv2)
     else:
         yield Finding("bmv2", LACKS, missing)
     if out_of_date():
         yield Finding("P4 program", LACKS, "p4src/*.p4 have changed since it was compiled: make p4")
     else:
         yield Finding("P4 program", OK, "compiled from the sources that are there")
+
+
+def _bmv2_version(bmv2: Bmv2Target) -> Finding:
+    argv = [*bmv2.program(), "--version"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("bmv2", LACKS, f"simple_switch_grpc does not run ({error}): install it again")
+    said = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not said:
+        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        return Finding("bmv2", LACKS, f"simple_switch_grpc does not run ({why}): install it again")
+    return Finding("bmv2", OK, f"simple_switch_grpc {said[-1]}")
 
 
 # ---- networks and what is left of them
@@ -247,7 +256,7 @@ def _wrong_offloads(record: records.NetRecord) -> Iterator[str]:
             shown = subprocess.run(
                 ["ethtool", "-k", interface], capture_output=True, text=True, timeout=LIMIT_S, check=False
             ).stdout
-        except OSError:
+        except (OSError, subprocess.TimeoutExpired):
             return
         on = {line.split(":")[0].strip() for line in shown.splitlines() if ": on" in line}
         for feature in sorted(wanted & on):

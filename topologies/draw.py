@@ -7,6 +7,7 @@ links that its packets take.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -148,10 +149,20 @@ def _links_of(fabric: Fabric, tree: Iterable[Mapping[str, Any]]) -> list[Cable]:
     return list(found)
 
 
-def draw(record: NetRecord, picture: Picture, load: Mapping[Cable, Load], out: Path) -> None:
-    """Write the picture to an SVG or PNG file, by its name. NetworkError when that cannot be done."""
+def check_place(out: Path) -> None:
+    """Raise NetworkError for a file that can be no picture by its name, or has no folder to be in."""
     if out.suffix.lower() not in FORMATS:
         raise NetworkError(str(out), f"a picture's name ends in {' or '.join(FORMATS)}")
+    # Path's own is_dir() raises for a name that is too long.
+    if os.path.isdir(out) or not os.path.isdir(out.parent):
+        raise NetworkError(
+            str(out), "is a folder" if os.path.isdir(out) else f"there is no folder {out.parent}"
+        )
+
+
+def draw(record: NetRecord, picture: Picture, load: Mapping[Cable, Load], out: Path) -> None:
+    """Write the picture to an SVG or PNG file, by its name. NetworkError when that cannot be done."""
+    check_place(out)
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from topologies import links, quantities
 from topologies import record as records
 from topologies.errors import NetworkError, SpecError
 from topologies.record import LinkRecord, NetRecord
+from wire.hints import command
 
 _SHARE = "Share of the packets, as 1%."
 
@@ -80,10 +82,21 @@ def change(
 
     Raises SpecError for what cannot be, NetworkError, ControlError or StatsSocketError for what failed.
     """
-    if record.state != "up":
-        raise NetworkError(record.name, f"the network is {record.state}: its links change while it is up")
     if source is not None and source not in (link.a.node, link.b.node):
         raise CommandError(f"--from {source}", f"{link.name} has the ends {link.a.node} and {link.b.node}")
+    # One change at a time, of what the link does then: two commands at once may each change a part of it.
+    return records.update(record.name, partial(_changed, link, asked, source, down), record.root)
+
+
+def _changed(
+    link: LinkRecord, asked: dict[str, str], source: str | None, down: bool | None, record: NetRecord
+) -> NetRecord:
+    if not record.owner.alive():
+        again = command(f"net down --net {record.name}")
+        raise NetworkError(record.name, f"the network has crashed: {again} removes what it left")
+    if record.state != "up":
+        raise NetworkError(record.name, f"the network is {record.state}: its links change while it is up")
+    link = next(each for each in record.links if (each.a, each.b) == (link.a, link.b))
     forth, back = link.forth, link.back
     for word, text in asked.items():
         try:
@@ -99,7 +112,7 @@ def change(
     new = replace(link, forth=forth, back=back, down=link.down if down is None else down)
     links.check(record, [new])
     links.apply(record, link, new)
-    return records.update(record.name, lambda found: records.with_link(found, new), record.root)
+    return records.with_link(record, new)
 
 
 def _row(record: NetRecord, link: LinkRecord) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ def net_draw(
         raise CommandError(f"--seconds {seconds:g}", f"more than 0 and at most {MAX_SECONDS:g}")
     record = records.load_default(net)
     path = Path(f"{record.name}.svg") if out is None else out
+    draw.check_place(path)  # before the loads are counted
     jobs = _jobs(record)
     draw.draw(record, draw.plan(record, jobs), draw.loads(record, seconds), path)
     typer.echo(f"{path}: {len(record.switches)} switches, {len(record.hosts)} hosts, {len(jobs)} jobs")

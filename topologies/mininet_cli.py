@@ -8,6 +8,7 @@ command line ends, so do these shells, and nothing else.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,12 +22,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Mininet imports distutils, and has escapes that Python frowns at
     from mininet.cli import CLI
     from mininet.link import Intf, Link
-    from mininet.log import output
+    from mininet.log import error, output
     from mininet.net import Mininet
     from mininet.node import Host, Switch
 
+from topologies import link_cli, links
 from topologies.errors import NetworkError
 from topologies.record import NetRecord
+from wire.errors import P4ReduceError
 
 IPERF_LIMIT_S = 10.0
 """How long iperf's server may take to listen, and to end."""
@@ -65,7 +68,16 @@ class RunningSwitch(Switch):
 
 
 class RunningNet(Mininet):
-    """Nodes that run already, and an iperf that ends."""
+    """Nodes that run already, links that change as `net link` changes them, and an iperf that ends."""
+
+    def __init__(self, record: NetRecord) -> None:
+        super().__init__(controller=None, build=False)
+        self.record = record
+
+    def configLinkStatus(self, src: str, dst: str, status: str) -> None:  # noqa: N802 (Mininet's name)
+        """Take a link down or up. Raises P4ReduceError."""
+        link = links.find(self.record, f"{src}-{dst}")
+        self.record = link_cli.change(self.record, link, {}, None, status == "down")
 
     def iperf(  # type: ignore[override]
         self,
@@ -133,7 +145,7 @@ def attached(record: NetRecord) -> Iterator[Any]:
     Raises NetworkError when a host has died.
     """
     Mininet.inited = True  # else it raises system-wide limits and leaves them so
-    net = RunningNet(controller=None, build=False)
+    net = RunningNet(record)
     hosts = {host.name: host for host in record.hosts}
     macs = {host.name: host.mac for host in record.hosts}
     try:
@@ -171,7 +183,22 @@ def attached(record: NetRecord) -> Iterator[Any]:
             node.terminate()
 
 
+class Commands(CLI):
+    """Mininet's commands; one of ours that fails says so and does not end the others."""
+
+    def onecmd(self, line: str) -> bool | None:
+        """Do what one line says; True ends the command line."""
+        try:
+            done: bool | None = super().onecmd(line)
+        except P4ReduceError as failed:
+            error(f"error: {failed}\n")
+            return None
+        return done
+
+
 def run(record: NetRecord) -> None:
     """Read commands from standard input until `exit`. Raises NetworkError."""
+    if sys.stdin is None:
+        raise NetworkError(record.name, "commands are read from the standard input, and it is closed")
     with attached(record) as net:
-        CLI(net)
+        Commands(net)

@@ -190,19 +190,31 @@ class NetRecord:
     def save(self) -> None:
         """Write the record in one step: a reader sees the old one or the new one, never a part."""
         draft = self.directory / ".net.json"
-        draft.write_text(self.to_json())
-        draft.replace(self.directory / "net.json")
+        try:
+            draft.write_text(self.to_json())
+            draft.replace(self.directory / "net.json")
+        except OSError as error:
+            raise RecordError(self.name, _unwritten(self.directory, error)) from error
 
     def claim(self) -> None:
         """Take the network's name: make its folder with the record in it; RecordError when it is taken."""
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         draft = self.root / f".{self.name}.{os.getpid()}"
-        draft.mkdir(mode=0o700)
-        (draft / "net.json").write_text(self.to_json())
+        try:
+            self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            draft.mkdir(mode=0o700, exist_ok=True)
+            (draft / "net.json").write_text(self.to_json())
+            self._take(draft)
+        except OSError as error:
+            raise RecordError(self.name, _unwritten(self.directory, error)) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)  # also what an interrupt left of it
+
+    def _take(self, draft: Path) -> None:
         try:
             draft.rename(self.directory)
         except OSError as error:
-            shutil.rmtree(draft)
+            if not self.directory.exists():
+                raise
             if not (self.directory / "net.json").exists():
                 raise RecordError(
                     self.name, f"{self.directory} is in the way and is no network's record: remove it"
@@ -333,6 +345,10 @@ def new_record(
         qdiscs=qdiscs,
         root=root,
     )
+
+
+def _unwritten(folder: Path, error: OSError) -> str:
+    return f"{folder} cannot be written ({error.strerror}): make room there, or have it mounted writable"
 
 
 def _token(name: str, interfaces: Path) -> str:

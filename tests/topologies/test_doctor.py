@@ -40,6 +40,21 @@ def test_missing_commands_are_told_with_their_packages(
     assert any(line.startswith("BAD    commands: mnexec is missing") for line in said)
 
 
+def test_a_bmv2_that_does_not_run_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "simple_switch_grpc"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for script, told in (
+        ("#!/bin/sh\necho libboost.so is missing >&2; exit 127", "(libboost.so is missing): install"),
+        ("#!/nonexistent/sh", "No such file"),
+        ("#!/bin/sh\necho 1.15.0", "simple_switch_grpc 1.15.0"),
+    ):
+        program.write_text(script + "\n")
+        program.chmod(0o755)
+        (found,) = by_what(list(doctor._targets()))["bmv2"]
+        assert (found.state == OK) == (told == "simple_switch_grpc 1.15.0")
+        assert told in found.text
+
+
 def test_stale_state_is_found_by_its_record(tmp_path: Path) -> None:
     record = new_record("gone", star(1), target="embedded", elements=64, slots=1, root=tmp_path)
     replace(record, owner=replace(record.owner, start=0)).claim()

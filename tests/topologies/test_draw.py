@@ -69,6 +69,10 @@ def test_what_is_no_picture(tmp_path: Path) -> None:
     record = record_of("star", hosts=1)
     with pytest.raises(NetworkError, match=r"ends in \.svg or \.png"):
         draw.draw(record, draw.plan(record), {}, tmp_path / "net.pdf")
+    for place, message in (("none/net.svg", "there is no folder .*/none$"), ("a.svg", "is a folder")):
+        (tmp_path / "a.svg").mkdir(exist_ok=True)
+        with pytest.raises(NetworkError, match=message):
+            draw.check_place(tmp_path / place)
     pytest.importorskip("matplotlib")
-    with pytest.raises(NetworkError, match="cannot be written: No such file"):
-        draw.draw(record, draw.plan(record), {}, tmp_path / "none/net.svg")
+    with pytest.raises(NetworkError, match="cannot be written: File name too long"):
+        draw.draw(record, draw.plan(record), {}, tmp_path / f"{300 * 'x'}.svg")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies import links, quantities, shaping
+from topologies import link_cli, links, quantities, shaping
 from topologies.builders import describe
 from topologies.errors import NetworkError, SpecError
 from topologies.record import NetRecord, new_record, update, with_link
@@ -187,6 +187,46 @@ def test_this_kernel_tells_what_it_has() -> None:
     found = shaping.present()
     assert set(found) <= set(shaping.QDISCS)
     assert not Path("/sys/class/net/probe0").exists()
+
+
+# ---- changes
+def test_commands_at_once_change_their_parts_of_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = replace(record_of(("htb", "tbf")), root=tmp_path, state="up")
+    record.claim()
+    monkeypatch.setattr(links, "apply", lambda *_: None)
+    # Both have read the record before either changes it.
+    link = record.links[0]
+    link_cli.change(record, link, {"rate": "10mbit"}, None, None)
+    found = link_cli.change(record, link, {"loss": "1%"}, link.a.node, None)
+    assert (found.links[0].forth, found.links[0].back) == (Way(10.0, loss=0.01), Way(10.0))
+    update("n", lambda found: replace(found, owner=replace(found.owner, start=0)), tmp_path)
+    with pytest.raises(NetworkError, match=r"n: the network has crashed: .*net down --net n"):
+        link_cli.change(record, link, {}, None, True)
+    update("n", lambda found: replace(found, owner=record.owner, state="stopping"), tmp_path)
+    with pytest.raises(NetworkError, match="n: the network is stopping"):
+        link_cli.change(record, link, {}, None, True)
+
+
+def test_the_command_line_goes_on_after_an_error_and_needs_an_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mininet")
+    from topologies import mininet_cli
+
+    class Wrong(mininet_cli.Commands):
+        def __init__(self) -> None:
+            """Without a network."""
+
+        def default(self, line: str) -> None:
+            raise NetworkError("s1", line)
+
+    assert Wrong().onecmd("odd") is None
+    assert capsys.readouterr().err.strip().endswith("error: s1: odd")
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(NetworkError, match="n: commands are read from the standard input, and it is closed"):
+        mininet_cli.run(record_of(()))
 
 
 # ---- how it is written

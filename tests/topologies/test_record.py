@@ -61,6 +61,24 @@ def test_a_name_is_claimed_once_and_found_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["star"]
 
 
+def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match=r"file/star cannot be written \(File exists\): make room there"):
+        make(tmp_path / "file").claim()
+    with pytest.raises(RecordError, match=r"star cannot be written \(No such file or directory\)"):
+        make(tmp_path).save()
+
+
+def test_an_interrupted_claim_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: NetRecord) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NetRecord, "to_json", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path).claim()
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_default_is_the_only_network(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="p4reduce net up star"):
         records.load_default(root=tmp_path)
