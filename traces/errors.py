@@ -79,7 +79,7 @@ class DissectorError(TraceError):
 
     def __init__(self, folder: Path, why: str) -> None:
         super().__init__(
-            f"{folder}: the dissector cannot be copied there: {why}; give yourself the folder, or load it each "
-            "time with tshark -X lua_script:FILE"
+            f"{folder}: the dissector cannot be copied there: {why}; give yourself the folder, or load it "
+            "each time with tshark -X lua_script:FILE"
         )
         self.folder = folder

@@ -7,6 +7,7 @@ chunk, each with all of its packets, and says so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Sequence
 from datetime import datetime, timezone
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import show
+from .errors import TraceFileError
 from .files import expand, merged
 from .members import load
 from .model import Judged, Model, Verdict
@@ -39,7 +41,7 @@ Mask = NDArray[np.bool_]
 def write(series: Series, paths: Sequence[Path], out: Path, jobs: Collection[int]) -> int:
     """Write the page of captures, of these jobs; return of how many chunks it has one.
 
-    Raises what reading them does, and OSError.
+    Raises OSError, and MembersError.
     """
     sample = _Sample(paths, jobs)
     data = sample.data(series)
@@ -65,11 +67,12 @@ class _Sample:
         self.stride, self.seen = 1, 0
         self._kept: list[tuple[int, dict[str, Any]]] = []
         """Each with the number that decides whether it stays: its chunk, or where it is in its file."""
-        for table in merged(files, values=True):
-            table = show.ours(table, self.model.switches)
-            own = self._at_own_end(table)
-            for part, model in ((table.take(~own), self.model), (table.take(own), own_ends)):
-                self._enter(part, model.judge(part), jobs)
+        with contextlib.suppress(TraceFileError):  # series have it: see Series.failure
+            for table in merged(files, values=True):
+                table = show.ours(table, self.model.switches)
+                own = self._at_own_end(table)
+                for part, model in ((table.take(~own), self.model), (table.take(own), own_ends)):
+                    self._enter(part, model.judge(part), jobs)
 
     def _at_own_end(self, table: Table) -> Mask:
         """Say which rows are of members' own ends of links that were captured at both."""

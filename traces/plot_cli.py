@@ -41,7 +41,7 @@ def trace_plot(
     """Draw slots in use, goodput, round trips, retransmissions, links, chunks; or a page of packets."""
     if format_ not in plot.FORMATS:
         raise FilterError(f"--format {format_}", f"there are {' and '.join(plot.FORMATS)}")
-    chunks = numbers("--chunk", chunk)
+    chunks = None if chunk is None else numbers("--chunk", chunk)
     if chunks is not None and len(chunks) > MOST_ROWS:
         raise FilterError(f"--chunk {chunk}", f"a waterfall shows at most {MOST_ROWS} chunks")
     if out is None and html is None:
@@ -72,3 +72,5 @@ def trace_plot(
             typer.echo(f"note: {note}")
         for path in written:
             typer.echo(path)
+    if series.failure is not None:
+        raise series.failure

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import FilterError
+from .errors import FilterError, TraceFileError
 from .files import expand, merged
 from .ladder import job_number
 from .members import Epoch, load
@@ -116,13 +116,15 @@ class Series:
     jobs: list[JobSeries]
     notes: list[str]
     packets: int
+    failure: TraceFileError | None = None
+    """Of a file that could not be read to its end: what was readable is in here."""
 
 
 def collect(paths: Sequence[Path], *, jobs: Sequence[str] = (), chunks: range | None = None) -> Series:
     """Return the series of captures (files or folders), of jobs given by name or number, else of all.
 
-    `chunks` are those of the waterfall, else the first ones. Raises FilterError, TraceFileError and
-    MembersError.
+    `chunks` are those of the waterfall, else the first ones. Raises FilterError, MembersError, and
+    TraceFileError for folders without captures; see `Series.failure` for files that break off.
     """
     files, epochs = expand(paths), load(paths)
     told, guessed = trees(epochs), Findings()
@@ -184,13 +186,16 @@ class _Collector:
             self._wide[tree.job] = max(4, most)
 
     def collect(self, tables: Iterable[Table], notes: Sequence[str]) -> Series:
-        packets = 0
-        for table in tables:
-            if len(table):
-                packets += len(table)
-                if self._line is None:
-                    self._line = Timeline(int(table.time[0]))
-                self._enter(table, self._line)
+        packets, failure = 0, None
+        try:
+            for table in tables:
+                if len(table):
+                    packets += len(table)
+                    if self._line is None:
+                        self._line = Timeline(int(table.time[0]))
+                    self._enter(table, self._line)
+        except TraceFileError as error:
+            failure = error
         line = self._line or Timeline(0)
         line.coarsen(min(MOST_POINTS, max(40, packets // PACKETS_A_BIN)))
         jobs = [self._finish(job, line) for job in self._jobs.values()]
@@ -200,7 +205,7 @@ class _Collector:
         links = self._links(line)
         if not links:
             told.append("no packet is in these captures")
-        return Series(line.start, line.edges, links, jobs, told, packets)
+        return Series(line.start, line.edges, links, jobs, told, packets, failure)
 
     def _enter(self, table: Table, line: Timeline) -> None:
         sources = self._capture.enter(table)

@@ -19,6 +19,7 @@ from tests.traces import made
 from tests.traces.worlds import captured_run
 from traces import page
 from traces.cli import app
+from traces.errors import TraceFileError
 from traces.files import expand, merged
 from traces.table import Category, concat
 
@@ -85,6 +86,16 @@ def test_what_is_seen_at_both_ends_is_not_sent_again(device: SwitchDevice, tmp_p
         folder = capture.write(tmp_path / str(memberships), memberships=memberships)
         found = data(drawn(tmp_path / "page.html", folder))
         assert Counter(found["kinds"][kind] for kind in found["packets"]["kind"]) == expected
+
+
+def test_of_a_file_that_breaks_off_it_shows_what_was_readable(tmp_path: Path) -> None:
+    whole = (GOLDEN / "bmv2" / "s1-h1.pcapng").read_bytes()
+    path, out = tmp_path / "s1-h1.pcapng", tmp_path / "page.html"
+    path.write_bytes(whole[: len(whole) // 2])
+    run = CliRunner().invoke(app, ["plot", str(path), "--html", str(out)])
+    assert isinstance(run.exception, TraceFileError)
+    assert "breaks off" in str(run.exception)
+    assert data(out.read_text())["seen"] == run.exception.number - 1  # type: ignore[operator]
 
 
 def test_names_in_files_do_not_get_out_of_the_data(tmp_path: Path) -> None:
