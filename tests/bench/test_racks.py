@@ -326,6 +326,17 @@ def test_the_page_s_commands_choose_cases(line: str, monkeypatch: pytest.MonkeyP
     assert chosen
 
 
+def test_the_page_s_core_bytes_follow_from_the_sizes() -> None:
+    shape, work = Shape(4, 2, 4, 100.0), Work("embedded", "float32", 1 << 20, 256)
+    packets = work.packets(shape, lead=128 // 4)
+    assert f"{packets:,} packets of\n1,076 bytes for each flow" in PAGE
+    for layout, root, switches in ((SPINE, "s5", 1), (LEAVES, "s1", 4), (BOTH, "s5", 5)):
+        flows = shape.flows(layout, root)
+        passes = sum(len(each) for (node, way), each in flows.items() if way == UP and node.startswith("s"))
+        octets = passes * packets * 1076
+        assert f"| {cases.WORDS[layout]} | {128 * switches} | {octets:,} |" in PAGE
+
+
 @pytest.mark.root
 def test_links_of_a_real_network_carry_what_they_must(
     target: Target, monkeypatch: pytest.MonkeyPatch
