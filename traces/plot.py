@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,32 +30,40 @@ Panel = Callable[[Any, Series, JobSeries], None]
 
 
 def check(out: Path) -> None:
-    """Raise PlotError unless pictures can be drawn."""
+    """Raise PlotError unless pictures can be drawn, and `out` is a folder or a picture's name."""
     if find_spec("matplotlib") is None:
         raise PlotError(str(out), "pictures need matplotlib: pip install 'p4reduce[plots]'")
+    if _is_file(out) and out.suffix.lower().removeprefix(".") not in FORMATS:
+        raise PlotError(str(out), f"a picture's name ends in {' or '.join('.' + each for each in FORMATS)}")
 
 
-def draw_folder(series: Series, folder: Path, format: str) -> list[Path]:
-    """Write links.FORMAT and, of each job, JOB-PANEL.FORMAT into a folder; return the files."""
-    check(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"links.{format}"]
+def draw(series: Series, out: Path, format: str) -> list[Path]:
+    """Write pictures as `check` allows; return the files.
+
+    A name with an ending is one picture of all panels of one job; FilterError where there are more jobs. A
+    folder gets links.FORMAT, and NAME-PANEL.FORMAT of each job.
+    """
+    if _is_file(out):
+        _all(series, out)
+        return [out]
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / f"links.{format}"]
     _one(files[0], "all packets of the captures", lambda axes: links(axes, series))
     for job in series.jobs:
+        same = sum(other.name == job.name for other in series.jobs) > 1
+        named = f"{job.name}-{job.job}" if job.name and same else job.name or f"job{job.job}"
         for name, panel in PANELS.items():
-            files.append(folder / f"{job.name or f'job{job.job}'}-{name}.{format}")
+            # Names come from a file: no part of them leads elsewhere.
+            files.append(out / f"{re.sub('[^A-Za-z0-9_-]', '_', named)}-{name}.{format}")
             _one(files[-1], job.title, _bound(panel, series, job))
     return files
 
 
-def draw_file(series: Series, out: Path) -> Path:
-    """Write all panels of one job into a file, by its name's ending.
+def _is_file(out: Path) -> bool:
+    return bool(out.suffix) and not out.is_dir()
 
-    Raises FilterError where there are more jobs, and PlotError for another ending.
-    """
-    check(out)
-    if out.suffix.lower().removeprefix(".") not in FORMATS:
-        raise PlotError(str(out), f"a picture's name ends in {' or '.join('.' + each for each in FORMATS)}")
+
+def _all(series: Series, out: Path) -> None:
     if len(series.jobs) > 1:
         names = ", ".join(job.name or str(job.job) for job in series.jobs)
         raise FilterError(
@@ -75,7 +84,6 @@ def draw_file(series: Series, out: Path) -> Path:
     for place, panel in zip(places, panels, strict=True):
         panel(place)
     figure.savefig(out)
-    return out
 
 
 def _one(path: Path, title: str, panel: Callable[[Any], None]) -> None:

@@ -52,7 +52,7 @@ def trace_plot(
     written: list[Path] = []
     try:
         if out is not None:
-            written += [plot.draw_file(series, out)] if out.suffix else plot.draw_folder(series, out, format_)
+            written += plot.draw(series, out, format_)
         if html is not None:
             stride = page.write(series, files, html, {each.job for each in series.jobs} if job else ())
             written.append(html)
