@@ -112,6 +112,8 @@ def _changed(
     new = replace(link, forth=forth, back=back, down=link.down if down is None else down)
     links.check(record, [new])
     links.apply(record, link, new)
+    if down is not None and down == link.down:
+        links.set_state(record, new, down)  # somebody else may have changed it: ip link set
     return records.with_link(record, new)
 
 

@@ -7,8 +7,10 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -112,7 +114,8 @@ def up(
             say(line)
     except BaseException as error:
         failed = isinstance(error, Exception)  # else somebody stopped it: there is nothing to look for
-        kept = _remove(records.load(name, root), failed)
+        with _undisturbed():
+            kept = _remove(records.load(name, root), failed)
         if failed:
             say(f"the logs of the failed network are kept in {kept}")
         raise
@@ -126,7 +129,21 @@ def network(spec: NetworkSpec, **options: Any) -> Iterator[NetRecord]:
     try:
         yield record
     finally:
-        down(record)
+        with _undisturbed():
+            down(record)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Run the body without an ear for Ctrl-C: who presses it twice must not stop the clean-up half-way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals go to the main thread
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def down(record: NetRecord, *, keep_logs: bool = False) -> Path | None:
@@ -217,9 +234,14 @@ def _set_faults(record: NetRecord) -> None:
 
 
 def _start_daemon(record: NetRecord) -> None:
+    log = record.directory / "daemon.log"
+    try:
+        log.touch()
+    except OSError as error:
+        raise NetworkError(record.name, f"{log} cannot be written: {error.strerror}") from None
     reader, writer = os.pipe()
     try:
-        with (record.directory / "daemon.log").open("ab") as sink:
+        with log.open("ab") as sink:
             subprocess.run(
                 [sys.executable, "-m", "topologies.daemon", record.name, str(record.root), str(writer)],
                 stdin=subprocess.DEVNULL,
@@ -240,7 +262,7 @@ def _start_daemon(record: NetRecord) -> None:
         if writer >= 0:
             os.close(writer)
     if answer is None:
-        tail = processes.log_tail(record.directory / "daemon.log")
+        tail = processes.log_tail(log)
         raise NetworkError(record.name, f"its daemon died while building it; {tail}")
     if "error" in answer:
         raise NetworkError(record.name, f"it could not be built: {answer['error']}")

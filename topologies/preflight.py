@@ -16,6 +16,7 @@ from topologies.errors import PreflightError
 TOOLS = {
     "mnexec": "mininet",
     "ip": "iproute2",
+    "tc": "iproute2",
     "ethtool": "ethtool",
     "ifconfig": "net-tools",
     "ping": "iputils-ping",

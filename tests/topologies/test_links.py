@@ -201,6 +201,11 @@ def test_commands_at_once_change_their_parts_of_a_link(
     link_cli.change(record, link, {"rate": "10mbit"}, None, None)
     found = link_cli.change(record, link, {"loss": "1%"}, link.a.node, None)
     assert (found.links[0].forth, found.links[0].back) == (Way(10.0, loss=0.01), Way(10.0))
+    states = []
+    monkeypatch.setattr(links, "set_state", lambda _, link, down: states.append((link.name, down)))
+    # It is up by its record; by hand it may have been taken down.
+    link_cli.change(record, link, {}, None, False)
+    assert states == [(link.name, False)]
     update("n", lambda found: replace(found, owner=replace(found.owner, start=0)), tmp_path)
     with pytest.raises(NetworkError, match=r"n: the network has crashed: .*net down --net n"):
         link_cli.change(record, link, {}, None, True)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bringing a network up that is stopped or cannot be written; nothing here makes one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from topologies import manager, preflight
+from topologies import record as records
+from topologies.errors import NetworkError
+from topologies.record import NetRecord
+from topologies.spec import star
+
+
+def test_a_second_ctrl_c_does_not_stop_the_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = []
+
+    def interrupted(_: NetRecord) -> None:
+        raise KeyboardInterrupt
+
+    def remove(record: NetRecord, keep_logs: bool) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        removed.append((record.name, keep_logs))
+        return tmp_path
+
+    monkeypatch.setattr(preflight, "check", lambda _: None)
+    monkeypatch.setattr(manager, "_start_daemon", interrupted)
+    monkeypatch.setattr(manager, "_remove", remove)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        manager.up(star(1), name="n", target="embedded", root=tmp_path)
+    assert removed == [("n", False)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    record = records.new_record("n", star(1), target="embedded", elements=64, slots=1, root=tmp_path)
+    with pytest.raises(NetworkError, match=r"n: .*n/daemon\.log cannot be written: No such file"):
+        manager._start_daemon(record)
