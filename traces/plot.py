@@ -200,7 +200,7 @@ def rtt(axes: Any, series: Series, job: JobSeries) -> None:
             axes.plot(edges, 100 * shares, color="#bbbbbb", linewidth=0.8, zorder=1)
             continue
         median, most = (histogram.percentile(share) / 1e6 for share in (0.5, 0.99))
-        label = f"{name}: median {median:.3g} ms,\n99 % within {most:.3g} ms"
+        label = f"{name}: median {_short(median)} ms,\n99 % within {_short(most)} ms"
         axes.plot(edges, 100 * shares, color=_colour(named.index(name), len(named)), label=label)
     if len(named) < len(shown):
         axes.plot([], [], color="#bbbbbb", label=f"the other {len(shown) - len(named)}, no more at 99 %")
@@ -318,7 +318,11 @@ def _unit(span: float) -> tuple[float, str]:
 
 
 def _length(time: float, unit: str) -> str:
-    return f"{time:.3g} {unit}"
+    return f"{_short(time)} {unit}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _time(axes: Any, edges: Ints) -> tuple[NDArray[np.float64], str]:

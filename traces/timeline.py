@@ -100,12 +100,8 @@ class Timeline:
         return self._sums.get(key, np.zeros(BINS, np.int64))[: self.bins]
 
     def rates(self, key: Hashable) -> Floats:
-        """Return what was added in each bin, a second; the last bin ends with the capture."""
-        seconds = np.full(self.bins, self.width / 1e9)
-        last = self.latest - self.start - (self.bins - 1) * self.width
-        # Of a bin that has just begun no rate can be told: it is taken as half.
-        seconds[-1] = max(last, self.width // 2) / 1e9
-        rates: Floats = self.sums(key) / seconds
+        """Return what was added in each bin, a second; the last counts whole, where it may end late."""
+        rates: Floats = self.sums(key) / (self.width / 1e9)
         return rates
 
     def levels(self, key: Hashable) -> tuple[Floats, Ints]:
