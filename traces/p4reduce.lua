@@ -97,6 +97,7 @@ local function refused(tvb, pinfo, elements, kind, up, down)
   if value(more) == true or value(more) == 1 or (value(offset) or 0) ~= 0 then return e.fragment end
   if value(ip_status) == BAD then return e.checksum end
   if bytes < HEADER then return e.length end
+  if tvb:len() < HEADER then return nil end -- captured too little of it to tell
   if elements == nil then return e.size end
   local right = HEADER + 4 * elements
   local told = value(udp_length) == right + 8 and (value(ip_length) == nil or value(ip_length) == right + 28)
@@ -134,6 +135,10 @@ function p4reduce.dissector(tvb, pinfo, tree)
   if why then
     root:add_proto_expert_info(why)
     pinfo.cols.info = "Refused, job " .. job
+    return tvb:len()
+  end
+  if tvb:len() < HEADER then
+    pinfo.cols.info = "Cut off by the capture, job " .. job
     return tvb:len()
   end
   local chunk, slot, version = tvb(2, 4):uint(), tvb(6, 2):bitfield(1, 15), tvb(6, 2):bitfield(0, 1)

@@ -100,7 +100,7 @@ class Timeline:
         return self._sums.get(key, np.zeros(BINS, np.int64))[: self.bins]
 
     def rates(self, key: Hashable) -> Floats:
-        """Return what was added in each bin, a second; the last counts whole, where it may end late."""
+        """Return what was added in each bin, a second; the last bin is as wide as the others."""
         rates: Floats = self.sums(key) / (self.width / 1e9)
         return rates
 

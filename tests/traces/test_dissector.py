@@ -131,6 +131,25 @@ def test_refusals_have_our_reasons(tmp_path: Path) -> None:
 
 
 @needs_tshark
+def test_packets_that_are_cut_off_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    whole = made.one()
+    lengths = [51, 52, 55, 56, 60, len(whole)]
+    enhanced = [made.enhanced(whole[:kept], 1000 * kept, length=len(whole)) for kept in lengths]
+    path = made.put(tmp_path, made.section() + made.interface() + b"".join(enhanced), "cut.pcapng")
+    fields = ["p4reduce.job", "p4reduce.tensor", "p4reduce.values", "p4reduce.elements"]
+    told = [row + [""] * (4 - len(row)) for row in tshark(path, fields=fields)]
+    has = [0 if kept < 52 else (kept - 52) // 4 for kept in lengths]
+    assert [len(row[2].split(",")) if row[2] else 0 for row in told] == has
+    assert [row[0] for row in told] == ["3"] * 6
+    assert [row[1] for row in told] == ["", *["5"] * 5]
+    assert all(row[3] == "64" for row in told[1:])
+    assert (
+        tshark(path, "-Y", "_ws.lua.error || _ws.malformed || p4reduce.refused", fields=["frame.number"])
+        == []
+    )
+
+
+@needs_tshark
 def test_wrong_checksums_where_wireshark_checks_them(tmp_path: Path) -> None:
     good = made.one()
     path = made.put(tmp_path, made.pcap([good, good[:-1] + bytes([good[-1] ^ 1])]))
