@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -169,11 +170,19 @@ def _enter_own_networks(words: list[str]) -> None:
         rootless.enter(make=any(words[: len(maker)] == maker for maker in MAKERS))
 
 
+def _open_what_is_closed() -> None:
+    """Let standard streams that the caller closed be empty ones: nothing else then gets their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as we run
+
+
 def main() -> None:
-    """Run the command line; an error of ours becomes one line and its exit code.
+    """Run the command line; an error of ours becomes one line and its exit code, so does a full disk.
 
     TERM and HUP (a closed session) unwind as Ctrl-C does, so that what was started is stopped again.
     """
+    _open_what_is_closed()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup keeps HUP ignored
             signal.signal(number, _unwinding())
@@ -183,3 +192,9 @@ def main() -> None:
     except P4ReduceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"error: {error.filename or 'what is written'}: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail again
+        sys.exit(1)

@@ -8,7 +8,6 @@ command line ends, so do these shells, and nothing else.
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -198,7 +197,5 @@ class Commands(CLI):
 
 def run(record: NetRecord) -> None:
     """Read commands from standard input until `exit`. Raises NetworkError."""
-    if sys.stdin is None:
-        raise NetworkError(record.name, "commands are read from the standard input, and it is closed")
     with attached(record) as net:
         Commands(net)

@@ -46,6 +46,18 @@ def test_bad_input_is_one_line_and_an_exit_code(args: list[str], message: str) -
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("streams", "code", "message"),
+    [("<&-", 0, ""), (">&-", 0, ""), (">/dev/full", 1, "error: what is written: No space left on device\n")],
+)
+def test_streams_that_are_closed_or_full(streams: str, code: int, message: str) -> None:
+    script = f'exec "$@" net status --json {streams}'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *PROGRAM], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, message)
+
+
 def test_the_status_says_how_a_controller_that_was_given_up_is_resumed(tmp_path: Path) -> None:
     record = new_record(
         "n", star(1), target="embedded", elements=64, slots=9, root=tmp_path, interfaces=tmp_path
