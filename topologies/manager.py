@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from p4src.compile import out_of_date
-from topologies import links, preflight, processes
+from topologies import links, preflight, processes, rootless
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError, SpecError
 from topologies.record import CONTROLLER_LOG, NetRecord
@@ -27,6 +27,7 @@ from topologies.targets import choose
 from traces.names import captures
 from wire.addresses import parse_address
 from wire.constants import ELEMENT_CHOICES, RUN_ROOT
+from wire.native import cache_folder
 
 BUILD_LIMIT_S = 120.0
 DOWN_LIMIT_S = 30.0
@@ -296,7 +297,7 @@ def _remove(record: NetRecord, keep_logs: bool) -> Path:
     processes.sweep(record)
     # The name is free, or the record whole, at every moment: the folder goes by one rename.
     going = record.root / f".{record.name}.removed.{os.getpid()}"
-    kept = record.root / f"{record.name}.failed"
+    kept = kept_logs(record.name, record.root)
     try:
         record.directory.rename(going)
     except FileNotFoundError:
@@ -304,9 +305,21 @@ def _remove(record: NetRecord, keep_logs: bool) -> Path:
     if keep_logs:
         (going / "net.json").unlink(missing_ok=True)
         shutil.rmtree(kept, ignore_errors=True)
-        going.rename(kept)
+        shutil.copytree(going, kept, ignore=_special)
     shutil.rmtree(going, ignore_errors=True)
     return kept
+
+
+def kept_logs(name: str, root: Path = RUN_ROOT) -> Path:
+    """Return where the logs of a network of that name are that failed."""
+    # An ordinary user's /run goes with the last network.
+    return (cache_folder() if rootless.inside() else root) / f"{name}.failed"
+
+
+def _special(folder: str, names: list[str]) -> list[str]:
+    """Return what of a folder cannot be copied: sockets."""
+    paths = [Path(folder, name) for name in names]
+    return [path.name for path in paths if not path.is_file() and not path.is_dir()]
 
 
 def _count(spec: NetworkSpec) -> str:

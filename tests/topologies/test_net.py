@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from controller.cli import app
 from topologies import manager, processes
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError, SpecError
-from topologies.record import NetRecord, Process
+from topologies.identity import Process
+from topologies.record import NetRecord
 from topologies.spec import star
 from topologies.targets import Target
 from traces.errors import TraceFileError
@@ -59,8 +61,7 @@ def name() -> Iterator[str]:
     yield chosen
     if chosen in records.names():
         manager.down(records.load(chosen))
-    failed = RUN_ROOT / f"{chosen}.failed"
-    subprocess.run(["rm", "-rf", failed], check=True)
+    shutil.rmtree(manager.kept_logs(chosen), ignore_errors=True)
 
 
 def run_in(record: NetRecord, host: str, command: str) -> str:
@@ -206,7 +207,7 @@ def test_a_switch_that_does_not_start_leaves_only_its_logs(
     said: list[str] = []
     with pytest.raises(NetworkError, match=r"(?s)switch s1 ended with 1.*Add port operation failed"):
         manager.up(star(2), name=name, target="bmv2", elements=64, say=said.append)
-    kept = RUN_ROOT / f"{name}.failed"
+    kept = manager.kept_logs(name)
     assert said[-1].endswith(f"kept in {kept}")
     assert (kept / "s1.log").read_text() == "Add port operation failed\n"
     assert not [interface for interface in os.listdir("/sys/class/net") if interface.startswith(token)]
@@ -220,7 +221,7 @@ def test_a_controller_that_never_runs_is_given_up_and_said(name: str) -> None:
         NetworkError, match=r"(?s)its controller is not ready: its controller died; .*--lease"
     ):
         manager.up(star(1), name=name, target="embedded", elements=64, lease=0.1)
-    kept = RUN_ROOT / f"{name}.failed"
+    kept = manager.kept_logs(name)
     assert "its controller ended with 2, 6 times in 60 s" in (kept / "daemon.log").read_text()
     assert name not in records.names()
 
