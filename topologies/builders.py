@@ -191,7 +191,7 @@ def describe(topology: str, **options: float | None) -> NetworkSpec:
     SpecError names the topologies that exist, the options that this one takes, or what is wrong in the file.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if Path(topology).suffix in SUFFIXES:
+    if Path(topology).suffix.lower() in SUFFIXES:
         if given:
             raise SpecError(_option(next(iter(given))), f"{topology} tells this itself")
         return load(Path(topology))

@@ -45,7 +45,7 @@ def load(path: Path) -> NetworkSpec:
 
     Raises SpecError with the line and what was expected there.
     """
-    return _Reader(MarkedFile(path)).network(tutorial=path.suffix == ".json")
+    return _Reader(MarkedFile(path)).network(tutorial=path.suffix.lower() == ".json")
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 
-from topologies.spec import SWITCHES, Way
+from topologies.spec import MAX_QUEUE_BYTES, SWITCHES, Way
 
 QDISCS = ("htb", "tbf", "netem")
 """What is made use of; a kernel may lack each."""
@@ -70,7 +70,7 @@ def queue_bytes(way: Way) -> int:
     assert way.rate_mbit is not None
     if way.queue_bytes is not None:
         return way.queue_bytes
-    return round(way.rate_mbit * 1e6 / 8 * 0.05) + (128 << 10)
+    return min(MAX_QUEUE_BYTES, round(way.rate_mbit * 1e6 / 8 * 0.05) + (128 << 10))
 
 
 def commands(interface: str, way: Way, *, switch_end: bool, qdiscs: tuple[str, ...]) -> list[str]:

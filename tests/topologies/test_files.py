@@ -217,6 +217,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "odd.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="no text in UTF-8"):
         load(tmp_path / "odd.yaml")
+    (tmp_path / "NET.YAML").write_text("hosts: [h1]\nswitches: [s1]\nlinks: [[h1, s1]]")
+    assert describe(str(tmp_path / "NET.YAML")).topology == "net"
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(SpecError, match=r"pipe\.yaml: is no file"):
         load(tmp_path / "pipe.yaml")

@@ -11,7 +11,7 @@ import pytest
 
 from topologies import manager, processes
 from topologies.shaping import commands
-from topologies.spec import SWITCHES, Way, star
+from topologies.spec import MAX_RATE_MBIT, MIN_RATE_MBIT, SWITCHES, Way, star
 
 PINGS = 5
 
@@ -31,6 +31,18 @@ def test_a_twentieth_is_left_to_the_rest() -> None:
     assert "classid 1:20 htb rate 10mbit ceil 200mbit" in text
     assert f"match ip src {SWITCHES} flowid 1:10" in text
     assert text.count(f"limit {200_000_000 // 8 // 20 + 131_072}") == 2
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("rate", [MIN_RATE_MBIT, MAX_RATE_MBIT])
+@pytest.mark.parametrize("switch_end", [True, False])
+def test_tc_takes_every_rate_that_a_link_may_have(rate: float, switch_end: bool) -> None:
+    lines = commands("probe0", Way(rate), switch_end=switch_end, qdiscs=("htb", "tbf"))
+    script = " && ".join(["ip link add probe0 type veth peer name probe1", *lines])
+    done = subprocess.run(
+        ["mnexec", "-n", "sh", "-c", script], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.root
