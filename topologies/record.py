@@ -381,12 +381,14 @@ def with_link(record: NetRecord, link: LinkRecord) -> NetRecord:
 def update(name: str, change: Callable[[NetRecord], NetRecord], root: Path = RUN_ROOT) -> NetRecord:
     """Change the record of a network on disk, one writer at a time; return the new one.
 
-    `change` gets what is there now. Raises RecordError, and OSError when it cannot be written.
+    `change` gets what is there now. Raises RecordError, also when it cannot be written.
     """
     try:
         lock = os.open(root / name / ".net.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
         raise RecordError(name, f"there is no network {name} any more") from None
+    except OSError as error:
+        raise RecordError(name, _unwritten(root / name, error)) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = change(load(name, root))

@@ -67,6 +67,10 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         make(tmp_path / "file").claim()
     with pytest.raises(RecordError, match=r"star cannot be written \(No such file or directory\)"):
         make(tmp_path).save()
+    make(tmp_path).claim()
+    (tmp_path / "star/.net.lock").mkdir()
+    with pytest.raises(RecordError, match=r"star cannot be written \(Is a directory\)"):
+        records.update("star", lambda record: record, tmp_path)
 
 
 def test_an_interrupted_claim_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
