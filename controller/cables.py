@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from controller.fabric import Cable
 
 if TYPE_CHECKING:  # topologies imports us
-    from topologies.record import LinkRecord, NetRecord
+    from topologies.parts import LinkRecord
+    from topologies.record import NetRecord
 
 INTERFACES = Path("/sys/class/net")
 DOWN = ("down", "lowerlayerdown", "notpresent", "dormant")

@@ -19,8 +19,9 @@ from controller.fabric import Cable, Dead, Fabric
 from controller.terminal import rate_words
 from topologies import links
 from topologies.errors import NetworkError
+from topologies.parts import LinkRecord
 from topologies.quantities import words
-from topologies.record import LinkRecord, NetRecord
+from topologies.record import NetRecord
 
 FORMATS = (".svg", ".png")
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999933", "#882255")

@@ -13,7 +13,8 @@ from controller.terminal import CommandError, JsonOption, NetOption, complete_li
 from topologies import links, quantities
 from topologies import record as records
 from topologies.errors import NetworkError, SpecError
-from topologies.record import LinkRecord, NetRecord
+from topologies.parts import LinkRecord
+from topologies.record import NetRecord
 from wire.hints import command
 
 _SHARE = "Share of the packets, as 1%."

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from topologies import shaping
 from topologies.errors import NetworkError
-from topologies.record import LinkRecord, NetRecord, stats_socket
+from topologies.parts import LinkRecord
+from topologies.record import NetRecord, stats_socket
 from topologies.spec import End, Way
 from topologies.targets import targets
 

@@ -28,15 +28,14 @@ from mininet.node import Host, Switch
 from topologies import links, processes, shaping
 from topologies.errors import NetworkError
 from topologies.identity import Process
+from topologies.parts import LinkRecord, SwitchRecord
 from topologies.processes import LoggedProcess
 from topologies.record import (
     CONTROLLER,
     CONTROLLER_LOG,
     RECORDER,
     RECORDER_LOG,
-    LinkRecord,
     NetRecord,
-    SwitchRecord,
     load,
     switch_part,
     update,

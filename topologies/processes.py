@@ -14,7 +14,8 @@ from typing import Any
 
 from topologies.errors import NetworkError
 from topologies.identity import Process
-from topologies.record import HostRecord, NetRecord
+from topologies.parts import HostRecord
+from topologies.record import NetRecord
 from wire.hints import command
 
 GRACE_S = 2.0

@@ -19,7 +19,8 @@ from controller.setup import network_entities
 from tests.dataplane.frames import checksum, ip, mac
 from tests.dataplane.test_network_duties import echo, mixed
 from tests.dataplane.wired import Trip, Wired, fat_tree, leaf_spine, network, wired
-from topologies.record import HostRecord, NetRecord, SwitchRecord
+from topologies.parts import HostRecord, SwitchRecord
+from topologies.record import NetRecord
 from topologies.spec import mac_of, switch_address
 from wire.verdicts import Verdict
 
