@@ -100,8 +100,12 @@ def main() -> int:
     os.setsid()
     os.set_inheritable(report, False)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    record = replace(records.load(name, root), owner=Process.of(os.getpid()))
-    record.save()
+    try:
+        record = replace(records.load(name, root), owner=Process.of(os.getpid()))
+        record.save()
+    except RecordError as error:
+        _tell(report, {"error": str(error)})
+        return 1
     return serve(record, report)
 
 

@@ -41,3 +41,11 @@ def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     record = records.new_record("n", star(1), target="embedded", elements=64, slots=1, root=tmp_path)
     with pytest.raises(NetworkError, match=r"n: .*n/daemon\.log cannot be written: No such file"):
         manager._start_daemon(record)
+
+
+def test_a_daemon_that_cannot_write_its_record_says_so(tmp_path: Path) -> None:
+    record = records.new_record("n", star(1), target="embedded", elements=64, slots=1, root=tmp_path)
+    record.claim()
+    (tmp_path / "n/.net.json").mkdir()
+    with pytest.raises(NetworkError, match=r"could not be built: .*/n cannot be written \(Is a directory\)"):
+        manager._start_daemon(record)
