@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from wire.constants import frame_bytes
 
-from .files import expand, merged
+from .errors import TraceFileError
+from .files import expand, merged, readable
 from .lives import FAR, OWN, Collector, Ints, Lives
 from .members import load
 from .verify_columns import NEVER
@@ -68,10 +69,15 @@ class Explanation:
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    failure: TraceFileError | None = None
+    """Of a file that could not be read to its end: what was readable is in here."""
 
 
 def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
-    """Say what limited the jobs in captures (files or folders). Raises TraceFileError and MembersError."""
+    """Say what limited the jobs in captures (files or folders), as far as they can be read.
+
+    Raises MembersError, and TraceFileError where a path is no capture file.
+    """
     files = expand(paths)
     told, guessed = trees(load(paths)), Findings()
     if not told:
@@ -79,8 +85,10 @@ def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
     collector = Collector(told)
     found = Explanation(notes=guessed.notes)
     jobs: dict[int, list[Lives]] = {}
-    for lives in collector.collect(merged(files, format=format)):
+    errors: list[TraceFileError] = []
+    for lives in collector.collect(readable(merged(files, format=format), errors)):
         jobs.setdefault(lives.tree.job, []).append(lives)
+    found.failure = errors[0] if errors else None
     for job, epochs in sorted(jobs.items()):
         found.findings += [finding for finding in explain_job(job, epochs) if finding is not None]
     found.findings += _unfair(jobs)

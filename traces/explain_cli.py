@@ -12,7 +12,7 @@ import typer
 from wire.hints import command
 
 from .errors import FilterError
-from .explain import explain
+from .explain import Explanation, explain
 from .files import FORMATS
 from .terminal import FilesArgument, FormatOption, until_closed
 
@@ -31,11 +31,17 @@ def trace_explain(
         if as_json:
             told = [each.as_json() | {"show": f"trace show {names} {each.show}"} for each in found.findings]
             typer.echo(json.dumps({"findings": told, "notes": found.notes}, indent=1))
-            return
-        for note in found.notes:
-            typer.echo(f"note: {note}")
-        for finding in found.findings:
-            typer.echo(f"{finding.kind}: job {finding.job}: {finding.text}")
-            typer.echo(f"    {command(f'trace show {names} {finding.show}')}")
-        if not found.findings:
-            typer.echo("nothing to explain: no job's packets are in these captures")
+        else:
+            _print(found, names)
+    if found.failure is not None:
+        raise found.failure
+
+
+def _print(found: Explanation, names: str) -> None:
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    for finding in found.findings:
+        typer.echo(f"{finding.kind}: job {finding.job}: {finding.text}")
+        typer.echo(f"    {command(f'trace show {names} {finding.show}')}")
+    if not found.findings and found.failure is None:
+        typer.echo("nothing to explain: no job's packets are in these captures")

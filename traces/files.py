@@ -8,6 +8,7 @@ comes all that was readable, then one TraceFileError.
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 import zlib
 from collections.abc import Generator, Iterator, Sequence
@@ -67,17 +68,30 @@ _DAMAGE = {
 
 
 def expand(paths: Sequence[Path]) -> list[Path]:
-    """Return the files, a folder's captures in its place, sorted; TraceFileError for a folder without."""
+    """Return the files, each once, a folder's captures in its place, sorted.
+
+    Raises TraceFileError for a folder without captures, and for pipes and devices.
+    """
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = captures(path)
+        try:
+            inside = captures(path)
+        except OSError as error:
+            raise TraceFileError(path, None, f"cannot be read: {error.strerror}", _KINDS) from error
         if not inside:
             raise TraceFileError(path, None, f"holds no captures (*{', *'.join(SUFFIXES)})", _KINDS)
         found += inside
-    return found
+    for path in found:
+        if os.path.exists(path) and not os.path.isfile(path):
+            # Captures are read several times, and a pipe may never come to its end.
+            raise TraceFileError(path, None, "is no file", "put what comes out of it into a file first")
+    once: dict[str, Path] = {}
+    for path in found:
+        once.setdefault(os.path.realpath(path), path)
+    return list(once.values())
 
 
 def read(path: Path, *, values: bool = False, format: str = "p4reduce", part: int = PART) -> Iterator[Table]:
@@ -115,6 +129,14 @@ def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4redu
         first = errors[0]
         more = f"; so do {', '.join(str(error.path) for error in errors[1:])}" if errors[1:] else ""
         raise TraceFileError(first.path, first.number, first.what, first.remedy + more, first.offset)
+
+
+def readable(tables: Iterator[Table], errors: list[TraceFileError]) -> Iterator[Table]:
+    """Yield all tables that can be read; what broke them off is added to `errors` at their end."""
+    try:
+        yield from tables
+    except TraceFileError as error:
+        errors.append(error)
 
 
 class _Head:
@@ -184,6 +206,8 @@ class _Reader:
                     raise TraceFileError(
                         self._path, None, f"is no capture (it begins {head.hex(' ')})", _KINDS
                     )
+        except (EOFError, zlib.error) as error:  # of gzip, in the first bytes
+            raise TraceFileError(self._path, None, f"has a damaged gzip stream ({error})", _KINDS) from error
         except OSError as error:
             # gzip.BadGzipFile is one, too.
             raise TraceFileError(
@@ -214,15 +238,21 @@ class _Reader:
     def _parts(self, file: IO[bytes], part: int) -> Generator[bytes, None, None]:
         """Yield the rest of a file; a gzip stream that is bad or breaks off is told after its last bytes."""
         while True:
+            got, bad = bytearray(), ""
             try:
-                got = file.read(part)
+                # gzip's read() would lose what it has when it comes upon what is bad.
+                while len(got) < part and (more := file.read1(part - len(got))):  # type: ignore[attr-defined]
+                    got += more
             except EOFError:
-                raise self._bad(_CUT, _CUT_REMEDY) from None
-            except zlib.error as error:
-                raise self._bad(f"its gzip stream is damaged ({error})", _RECORD_AGAIN) from None
+                bad = _CUT
+            except (zlib.error, gzip.BadGzipFile) as error:
+                bad = f"its gzip stream is damaged ({error})"
+            if got:
+                yield bytes(got)
+            if bad:
+                raise self._bad(bad, _CUT_REMEDY if bad is _CUT else _RECORD_AGAIN)
             if not got:
                 return
-            yield got
 
     def _bad(self, what: str, remedy: str, offset: int | None = None) -> TraceFileError:
         return TraceFileError(self._path, self._count + 1, what, remedy, offset)

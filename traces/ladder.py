@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from . import show
-from .errors import FilterError
-from .files import expand, merged
+from .errors import FilterError, TraceFileError
+from .files import expand, merged, readable
 from .members import Epoch, load
 from .model import REASONS, WORDS, Judged, Model, Verdict
 from .names import source
@@ -58,6 +58,8 @@ class Life:
     events: list[Event]
     more: int
     """Those beyond what was asked for."""
+    failure: TraceFileError | None = None
+    """Of a file that could not be read to its end: what was readable is in here."""
 
 
 def life(
@@ -71,7 +73,8 @@ def life(
 ) -> Life:
     """Return what happened to slots or chunks of a job, given by name or number, in captures.
 
-    Raises FilterError for an unknown job, TraceFileError and MembersError for the files.
+    Raises FilterError for an unknown job, MembersError, and TraceFileError where a path is no capture file;
+    a file that breaks off gives what is readable.
     """
     files = expand(paths)
     epochs = load(paths)
@@ -88,8 +91,9 @@ def life(
         if any(end.link == member.link and end.node not in ("", member.host) for end in ends)
     }
     events: list[Event] = []
+    errors: list[TraceFileError] = []
     more = 0
-    for table in merged(files, format=format):
+    for table in readable(merged(files, format=format), errors):
         at_switch, elsewhere = _split(table, own)
         for part, judged in ((at_switch, True), (elsewhere, False)):
             by = model if judged else other
@@ -101,7 +105,7 @@ def life(
         events.sort(key=lambda event: event.time)
         more += len(events[most:])
         del events[most:]
-    return Life(events, more)
+    return Life(events, more, errors[0] if errors else None)
 
 
 def job_number(epochs: Sequence[Epoch], job: str) -> int:
@@ -109,7 +113,7 @@ def job_number(epochs: Sequence[Epoch], job: str) -> int:
     by_name = {epoch.job_name: epoch.job for epoch in epochs}
     if job in by_name:
         return by_name[job]
-    if job.isascii() and job.isdigit():
+    if job.isascii() and job.isdigit() and len(job) <= 3:
         return int(job)
     have = ", ".join(sorted(by_name)) or "no names (no memberships)"
     raise FilterError(f"job {job}", f"the captures know {have}; a job's number does too")

@@ -37,7 +37,7 @@ def trace_slot(
     """Follow a slot through its chunks: contributions, what the switch made of them, results."""
     _check(format_)
     found = life(files, job, slot=numbers("SLOT", slot), most=rows, format=format_)
-    _print(found, f"slot {slot} of job {job}", lambda event: f"{event.chunk}.v{event.version}", as_json)
+    _show(found, f"slot {slot} of job {job}", lambda event: f"{event.chunk}.v{event.version}", as_json)
 
 
 def trace_chunk(
@@ -51,7 +51,7 @@ def trace_chunk(
     """Follow a chunk over all links: contributions, what the switch made of them, results."""
     _check(format_)
     found = life(files, job, chunk=numbers("CHUNK", chunk), most=rows, format=format_)
-    _print(found, f"chunk {chunk} of job {job}", lambda event: str(event.chunk), as_json)
+    _show(found, f"chunk {chunk} of job {job}", lambda event: str(event.chunk), as_json)
 
 
 def _check(format_: str) -> None:
@@ -59,18 +59,19 @@ def _check(format_: str) -> None:
         raise FilterError(f"--format {format_}", f"there are {' and '.join(FORMATS)}")
 
 
-def _print(found: Life, what: str, label: Callable[[Event], str], as_json: bool) -> None:
+def _show(found: Life, what: str, label: Callable[[Event], str], as_json: bool) -> None:
     with until_closed():
         if as_json:
             told = [event.as_json() for event in found.events]
             typer.echo(json.dumps({"events": told, "more": found.more}, indent=1))
-            return
-        if not found.events:
+        elif found.events:
+            _print_ladder(found, label)
+            if found.more:
+                typer.echo(f"… and {found.more} packets more (--rows {len(found.events) + found.more})")
+        elif found.failure is None:
             typer.echo(f"no packet of {what} is in these captures")
-            return
-        _print_ladder(found, label)
-        if found.more:
-            typer.echo(f"… and {found.more} packets more (--rows {len(found.events) + found.more})")
+    if found.failure is not None:
+        raise found.failure
 
 
 def _print_ladder(found: Life, label: Callable[[Event], str]) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import IPv4Address
+from ipaddress import AddressValueError, IPv4Address
 from typing import Any
 
 import numpy as np
@@ -107,18 +107,36 @@ class Filter:
             if host in self.workers or str(rank) in self.workers
         ]
         of = np.isin(judged.member, known) & (judged.member >= 0)
-        addresses = [int(IPv4Address(worker)) for worker in self.workers if worker.count(".") == 3]
-        return of | np.isin(table.src_ip, addresses) | np.isin(table.dst_ip, addresses)
+        for ip, port in filter(None, map(place, self.workers)):
+            for address, ports in ((table.src_ip, table.src_port), (table.dst_ip, table.dst_port)):
+                of |= (address == ip) if port is None else (address == ip) & (ports == port)
+        return of
 
 
-def numbers(option: str, text: str | None) -> range | None:
-    """Return the numbers of 7 or 7-12; FilterError for others."""
-    if text is None:
+def place(worker: str) -> tuple[int, int | None] | None:
+    """Return the address and UDP port, if any, of 10.0.0.1 or 10.0.0.1:5000; None for what is a name.
+
+    Raises FilterError for what is neither.
+    """
+    ip, _, port = worker.partition(":")
+    if ip.count(".") != 3:
         return None
+    try:
+        return int(IPv4Address(ip)), numbers("port", port).start if port else None
+    except (AddressValueError, FilterError):
+        raise FilterError(
+            f"--worker {worker}", "is no address, as 10.0.0.1, nor one with a UDP port, as 10.0.0.1:5000"
+        ) from None
+
+
+def numbers(option: str, text: str) -> range:
+    """Return the numbers of 7 or 7-12, at most 18 digits; FilterError for others."""
     first, _, last = text.partition("-")
     last = last or first
     if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
         raise FilterError(f"{option} {text}", "is no number, as 7, nor numbers from one to another, as 7-12")
+    if max(len(first), len(last)) > 18:
+        raise FilterError(f"{option} {text[:20]}…", "there are no numbers of more than 18 digits")
     if int(last) < int(first):
         raise FilterError(f"{option} {text}", "the second number is less than the first")
     return range(int(first), int(last) + 1)

@@ -80,6 +80,7 @@ def _print(
 ) -> None:
     failure: TraceFileError | None = None
     start: int | None = None
+    found = 0
     try:
         for table in tables:
             if watched is not None:
@@ -89,6 +90,7 @@ def _print(
             table = table.take(wanted.alone(table))
             judged = model.judge(table)
             rows = wanted.rows(table, judged, model)
+            found += len(rows)
             for first in range(0, len(rows), BATCH):
                 told = list(show.packets(table, judged, model, rows[first : first + BATCH]))
                 sys.stdout.write(write(told, start))
@@ -102,6 +104,12 @@ def _print(
     sys.stdout.flush()
     if failure is not None:
         raise failure
+    if not found and watched is None:
+        links, workers = sorted(model.links), [host for host, _ in model.names] or ["unknown"]
+        typer.echo(
+            f"no such packet is in these captures; links: {', '.join(links)}; workers: {', '.join(workers)}",
+            err=True,
+        )
 
 
 def _filter(
@@ -118,11 +126,14 @@ def _filter(
         by_name = {name: number for number, name in model.job_names.items()}
         if job in by_name:
             jobs = frozenset({by_name[job]})
-        elif job.isascii() and job.isdigit():
+        elif job.isascii() and job.isdigit() and len(job) <= 3:
             jobs = frozenset({int(job)})
         else:
             have = ", ".join(sorted(by_name)) or "no names (no memberships)"
             raise FilterError(f"--job {job}", f"the captures know {have}; a job's number does too")
+    workers = None if worker is None else tuple(worker.split(","))
+    for each in workers or ():
+        show.place(each)
     kinds = None
     if only is not None:
         try:
@@ -133,9 +144,9 @@ def _filter(
             ) from None
     return show.Filter(
         jobs=jobs,
-        slots=show.numbers("--slot", slot),
-        chunks=show.numbers("--chunk", chunk),
-        workers=None if worker is None else tuple(worker.split(",")),
+        slots=None if slot is None else show.numbers("--slot", slot),
+        chunks=None if chunk is None else show.numbers("--chunk", chunk),
+        workers=workers,
         links=None if link is None else frozenset(link.split(",")),
         only=kinds,
     )

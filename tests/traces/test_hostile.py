@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people give the trace commands by mistake, and what others make them read: clear answers, bounded."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.traces import made
+from traces import files
+from traces.cli import app
+from traces.errors import FilterError, TraceFileError
+
+GOLDEN = Path(__file__).with_name("fixtures") / "embedded"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_filters_that_explain_prints_can_be_pasted(tmp_path: Path) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    told = run("explain", path).output
+    lines = [line.split("trace show ")[1].split() for line in told.splitlines() if "trace show " in line]
+    assert {words[4] for words in lines if "--worker" in words} == {"10.0.0.1:34029", "10.0.0.1:44425"}
+    for words in lines:
+        shown = run("show", *words)
+        assert shown.exit_code == 0
+        assert len(shown.output.splitlines()) > 1
+
+
+@pytest.mark.parametrize("worker", ["a.b.c.d", "300.1.1.1", "10.0.0.1:x", "10.0.0.1:5-4"])
+def test_addresses_that_are_none(worker: str) -> None:
+    assert isinstance(run("show", GOLDEN, "--worker", worker).exception, FilterError)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--chunk", "9" * 5000), ("--slot", "0-" + "9" * 30), ("--job", "9" * 5000), ("--job", "9" * 30)],
+)
+def test_numbers_beyond_all_bounds(words: tuple[str, ...]) -> None:
+    assert isinstance(run("show", GOLDEN, *words).exception, FilterError)
+    for command in ("chunk", "slot"):
+        assert isinstance(run(command, "two", "9" * 5000, GOLDEN).exception, FilterError)
+    chunks = ("--chunk", "0-" + "9" * 19, "--html", os.devnull)
+    assert isinstance(run("plot", GOLDEN, *chunks).exception, FilterError)
+
+
+@pytest.mark.parametrize("words", [("--link", "h9-s1"), ("--worker", "h9"), ("--chunk", "999")])
+def test_nothing_found_is_said(words: tuple[str, ...]) -> None:
+    told = run("show", GOLDEN, *words)
+    assert told.exit_code == 0
+    assert told.stdout == ""
+    assert "no such packet is in these captures; links: h1-s1, h2-s1; workers: h1, h2" in told.stderr
+
+
+def test_a_file_that_is_given_twice_counts_once() -> None:
+    once, twice = run("show", GOLDEN), run("show", GOLDEN, GOLDEN / "s1-h1.pcapng", GOLDEN)
+    assert twice.output == once.output
+    again = [GOLDEN / "s1-h2.pcapng", GOLDEN]
+    assert [path.name for path in files.expand(again)] == ["s1-h2.pcapng", "s1-h1.pcapng"]
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pcap")
+    for path in (tmp_path, tmp_path / "pipe.pcap"):
+        with pytest.raises(TraceFileError, match=r"pipe\.pcap: is no file"):
+            files.expand([path])
+
+
+def test_what_breaks_off_is_explained_and_followed_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    whole = (GOLDEN / "s1-h1.pcapng").read_bytes()
+    path = made.put(tmp_path, whole[: len(whole) // 2], "s1-h1.pcapng")
+    for words, expected in (
+        (("explain", path), "contributions were sent again"),
+        (("slot", 0, 1, path), "s1-h1.pcapng #"),
+        (("chunk", 0, 1, path), "s1-h1.pcapng #"),
+    ):
+        told = run(*words)
+        assert isinstance(told.exception, TraceFileError), words
+        assert expected in told.output
+
+
+def test_of_a_gzip_file_all_before_the_damage_is_read(tmp_path: Path) -> None:
+    whole = gzip.compress(made.pcap([made.one()] * 50), 0)
+    for data, message in ((whole[: len(whole) // 2], "breaks off"), (whole[:-5] + bytes(5), "gzip")):
+        numbers: list[int] = []
+        path = made.put(tmp_path, data, "a.pcap.gz")
+        with pytest.raises(TraceFileError, match=message) as caught:
+            numbers.extend(n for table in files.read(path) for n in table.number.tolist())
+        assert len(numbers) > 20
+        assert caught.value.number == len(numbers) + 1
+    for data in (whole[:3], whole[:14]):
+        with pytest.raises(TraceFileError, match="gzip"):
+            list(files.read(made.put(tmp_path, data, "a.pcap.gz")))
