@@ -93,7 +93,7 @@ def read(file: Path) -> list[Epoch]:
         told = json.loads(file.read_text())
     except OSError as error:
         raise MembersError(file, f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MembersError(file, f"is not JSON ({error})") from error
     if not isinstance(told, dict) or not isinstance(told.get("epochs"), list):
         raise MembersError(file, "has no list of epochs")
@@ -117,6 +117,9 @@ def epoch_of(told: Any, file: Path) -> Epoch:
             raise MembersError(file, f"{name} is no list")
         tree[name] = tuple(kind(**_fields(each, kind, file)) for each in tree[name])
     epoch = Epoch(**tree)
+    names = {place.name: place.parent for place in epoch.switches}
+    leaves = {member.host for member in epoch.members if member.rank < 0}
+    seats = {(member.switch, member.bit) for member in epoch.members}
     for what, ok in (
         ("job", 0 <= epoch.job < JOBS),
         ("epoch", 0 < epoch.epoch < 1 << 32),
@@ -125,6 +128,11 @@ def epoch_of(told: Any, file: Path) -> Epoch:
         ("g0", 0 <= epoch.g0 < 1 << 64),
         ("members", all(0 <= member.bit < MAX_WORKERS for member in epoch.members)),
         ("members", all(0 < member.udp_port < 1 << 16 for member in epoch.members)),
+        ("members", {member.switch for member in epoch.members} | leaves <= names.keys()),
+        ("members", len(seats) == len(epoch.members)),
+        ("switches", len(names) == len(epoch.switches) and set(names.values()) - {None} <= names.keys()),
+        ("began", 0 <= epoch.began < 1 << 63),
+        ("ended", epoch.ended is None or 0 <= epoch.ended < 1 << 63),
     ):
         if not ok:
             raise MembersError(file, f"epoch {epoch.epoch} of job {epoch.job_name}: {what} cannot be so")

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -13,7 +16,8 @@ from typer.testing import CliRunner, Result
 from tests.traces import made
 from traces import files
 from traces.cli import app
-from traces.errors import FilterError, TraceFileError
+from traces.errors import FilterError, MembersError, TraceFileError
+from traces.names import MEMBERSHIPS
 
 GOLDEN = Path(__file__).with_name("fixtures") / "embedded"
 
@@ -97,3 +101,51 @@ def test_of_a_gzip_file_all_before_the_damage_is_read(tmp_path: Path) -> None:
     for data in (whole[:3], whole[:14]):
         with pytest.raises(TraceFileError, match="gzip"):
             list(files.read(made.put(tmp_path, data, "a.pcap.gz")))
+
+
+def _unknown_switch(told: dict[str, Any]) -> None:
+    told["members"][0]["switch"] = "s9"
+
+
+def _unknown_leaf(told: dict[str, Any]) -> None:
+    told["members"][0]["rank"] = -1
+
+
+def _unknown_parent(told: dict[str, Any]) -> None:
+    told["switches"][0]["parent"] = "s9"
+
+
+def _one_bit_twice(told: dict[str, Any]) -> None:
+    told["members"][1]["bit"] = told["members"][0]["bit"]
+
+
+def _no_time(told: dict[str, Any]) -> None:
+    told["began"] = 10**30
+
+
+@pytest.mark.parametrize(
+    ("lie", "what"),
+    [
+        (_unknown_switch, "members"),
+        (_unknown_leaf, "members"),
+        (_unknown_parent, "switches"),
+        (_one_bit_twice, "members"),
+        (_no_time, "began"),
+    ],
+)
+def test_memberships_that_contradict_themselves(
+    tmp_path: Path, lie: Callable[[dict[str, Any]], None], what: str
+) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    told = json.loads((GOLDEN / MEMBERSHIPS).read_text())
+    lie(told["epochs"][0])
+    (tmp_path / MEMBERSHIPS).write_text(json.dumps(told))
+    for command in ("show", "explain"):
+        with pytest.raises(MembersError, match=f"{what} cannot be so"):
+            raise run(command, path).exception or AssertionError
+
+
+def test_memberships_that_are_too_deep(tmp_path: Path) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    (tmp_path / MEMBERSHIPS).write_text("[" * 100_000)
+    assert isinstance(run("show", path).exception, MembersError)
