@@ -60,7 +60,17 @@ class Finding:
 def examine(root: Path = RUN_ROOT, say: Callable[[str], None] | None = None) -> list[Finding]:
     """Look at everything; `say` gets a line about each finding as it is made."""
     found = []
-    for look in (_system, _tools, _extras, _kernel, _packages, _targets, lambda: _networks(root), _strays):
+    for look in (
+        _system,
+        lambda: _room(root),
+        _tools,
+        _extras,
+        _kernel,
+        _packages,
+        _targets,
+        lambda: _networks(root),
+        _strays,
+    ):
         for finding in look():
             found.append(finding)
             if say is not None:
@@ -110,6 +120,10 @@ def _small_buffers(folder: Path = Path("/proc/sys/net/core")) -> Iterator[str]:
                 f"without root they have at most net.core.{name}, {have} bytes, so that bursts are lost (and "
                 f"sent again): sudo sysctl -w net.core.{name}={BUFFER_BYTES}"
             )
+
+
+def _room(root: Path) -> Iterator[Finding]:
+    yield from _all("room", preflight.space_problems(root), f"there is enough in {root}")
 
 
 def _tools() -> Iterator[Finding]:

@@ -69,7 +69,7 @@ def up(
     if listen is not None:
         parse_address("--listen", listen)
     chosen = choose(target)
-    preflight.check(preflight.memory_mb(len(spec.switches), len(spec.hosts), chosen.memory_mb))
+    preflight.check(preflight.memory_mb(len(spec.switches), len(spec.hosts), chosen.memory_mb), root)
     if pcap is not None:
         pcap = pcap.absolute()
         try:

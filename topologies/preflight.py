@@ -12,6 +12,7 @@ from pathlib import Path
 
 from topologies import rootless, shaping
 from topologies.errors import PreflightError
+from wire.constants import RUN_ROOT
 
 TOOLS = {
     "mnexec": "mininet",
@@ -27,6 +28,8 @@ HOST_MB = 4
 """Of the shell that holds a host's namespace."""
 BASE_MB = 250
 """Of a network's daemon, its controller, and the compiler while the embedded switch loads a program."""
+FOLDER_MB = 8
+"""Of a network's logs and its controller's data base, to begin with."""
 _PROBE_LIMIT_S = 20.0
 
 
@@ -35,9 +38,9 @@ def memory_mb(switches: int, hosts: int, switch_mb: int) -> int:
     return switches * switch_mb + hosts * HOST_MB + BASE_MB
 
 
-def check(needed_mb: int) -> None:
-    """Raise PreflightError unless a network that takes so much memory can run here."""
-    problems = [*root_problems(), *tool_problems(), *memory_problems(needed_mb)]
+def check(needed_mb: int, root: Path = RUN_ROOT) -> None:
+    """Raise PreflightError unless a network that takes so much memory can run here, its folder in `root`."""
+    problems = [*root_problems(), *tool_problems(), *memory_problems(needed_mb), *space_problems(root)]
     if not problems:
         problems = veth_problems()
     if problems:
@@ -90,6 +93,17 @@ def memory_problems(needed_mb: int) -> list[str]:
     return [
         f"The network needs {needed_mb} MB of memory and {available} MB are available: take a smaller one, "
         "end other programs, or give the machine more."
+    ]
+
+
+def space_problems(root: Path = RUN_ROOT) -> list[str]:
+    """Say when there is less room in a folder yet to be made than a network's logs and jobs need."""
+    there = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    free_mb = shutil.disk_usage(there).free >> 20
+    if free_mb >= FOLDER_MB:
+        return []
+    return [
+        f"The network needs {FOLDER_MB} MB of room in {there} and {free_mb} MB are free: make room there."
     ]
 
 

@@ -27,7 +27,7 @@ def test_a_second_ctrl_c_does_not_stop_the_clean_up(tmp_path: Path, monkeypatch:
         removed.append((record.name, keep_logs))
         return tmp_path
 
-    monkeypatch.setattr(preflight, "check", lambda _: None)
+    monkeypatch.setattr(preflight, "check", lambda *_: None)
     monkeypatch.setattr(manager, "_start_daemon", interrupted)
     monkeypatch.setattr(manager, "_remove", remove)
     before = signal.getsignal(signal.SIGINT)

@@ -53,6 +53,13 @@ def test_memory(tmp_path: Path) -> None:
     assert preflight.memory_mb(10, 64, 100) == 10 * 100 + 64 * 4 + 250
 
 
+def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert preflight.space_problems(tmp_path / "not/yet") == []
+    monkeypatch.setattr(preflight, "FOLDER_MB", 1 << 40)
+    (problem,) = preflight.space_problems(tmp_path / "not/yet")
+    assert f"MB of room in {tmp_path} and" in problem
+
+
 def test_all_problems_come_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
