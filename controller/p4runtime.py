@@ -39,6 +39,8 @@ from controller.session import Session
 RPC_SECONDS = 20.0
 """Limit of one call; bmv2 with a full CPU takes seconds for what takes milliseconds."""
 CONNECT_SECONDS = 10.0
+ALIVE_SECONDS = 3.0
+"""Limit of each of the two calls that a switch must leave unanswered to count as hanging."""
 PIPELINE_SECONDS = 300.0
 """Limit of a pipeline push: the embedded switch compiles the program the first time."""
 PACKET_SECONDS = 5.0
@@ -250,6 +252,28 @@ class SwitchClient:
         if not session.primary:
             raise NotPrimaryError(self.name, session.primary_id, session.arbitration_text)
 
+    def check_alive(self) -> None:
+        """Raise TimedOutError if the server, asked twice, answers nothing; UnreachableError if it has gone.
+
+        Twice, as this process may have been stopped itself meanwhile.
+        """
+        for last in (False, True):
+            try:
+                self._call(
+                    lambda: self._session.stub.Capabilities(
+                        p4runtime_pb2.CapabilitiesRequest(), timeout=ALIVE_SECONDS
+                    ),
+                    "to say that it is there",
+                    ALIVE_SECONDS,
+                )
+            except TimedOutError:
+                if last:
+                    raise
+            except RpcFailedError:  # an answer too
+                return
+            else:
+                return
+
     # ---- the pipeline
     @property
     def p4info(self) -> P4Info:
@@ -301,6 +325,8 @@ class SwitchClient:
         request.election_id.high, request.election_id.low = self._session.election_id
         try:
             self._session.stub.Write(request, timeout=self._seconds)
+        except ValueError as error:
+            raise self._left(error) from error
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNKNOWN:
                 trailing = dict(error.trailing_metadata() or ())
@@ -372,6 +398,12 @@ class SwitchClient:
             return call()
         except grpc.RpcError as error:
             raise self._failure(error, what, seconds or self._seconds) from error
+        except ValueError as error:
+            raise self._left(error) from error
+
+    def _left(self, error: ValueError) -> Exception:
+        """Return what to raise: gRPC's word for a channel that was closed meanwhile is a ValueError."""
+        return UnreachableError(self.name, "we have left it") if self._closed else error
 
     def _failure(self, error: Any, what: str, seconds: float) -> SwitchClientError:
         code = error.code()

@@ -93,8 +93,8 @@ class Controller:
         for told in self.store.sessions():
             self.sessions.restore(told, self._jobs.get(told.job))
         self.note("", "controller", f"the controller has started with {len(self._jobs)} jobs")
+        await asyncio.gather(*(self._watch.bring_up(link) for link in self.links.values()))
         for link in self.links.values():
-            await self._watch.bring_up(link)
             self._tasks.spawn(self._watch.follow(link))
         self._tasks.spawn(self._tick())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.epochs import EpochStore
-from controller.errors import NotPrimaryError, P4InfoError, RpcFailedError, SwitchClientError
+from controller.errors import NotPrimaryError, P4InfoError, RpcFailedError, SwitchClientError, TimedOutError
 from controller.fabric import Dead
 from controller.jobs import Job, JobController, SwitchSite, delete_epoch, insert_epoch
 from controller.p4info import Entity, P4Info, Update
@@ -128,11 +128,13 @@ class SwitchLink:
         return self.complaint is not None and not outranked
 
     def connect(self) -> None:
-        """Connect unless that is done; as a backup where another controller is primary.
+        """Connect unless it is done and the switch answers; as a backup where another controller is primary.
 
-        Raises SwitchClientError.
+        It may take ten seconds: the lock is not needed, and who waits for it must not wait for a switch that
+        hangs. Raises SwitchClientError.
         """
         if self._client is not None and self._client.standing.ended is None:
+            self.check_alive()
             return
         self.close()
         address = self.record.switch(self.name).grpc
@@ -145,6 +147,20 @@ class SwitchLink:
             standby=True,
             election_id=self.election_id,
         )
+
+    def check_alive(self) -> None:
+        """Leave a switch that answers nothing, and so end all calls that wait for it: raises TimedOutError.
+
+        Needs no lock.
+        """
+        client = self._client
+        if client is None:
+            return
+        try:
+            client.check_alive()
+        except TimedOutError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Leave the switch. Idempotent."""
@@ -179,13 +195,11 @@ class SwitchLink:
 
     # ---- state
     def reach(self) -> bool:
-        """Connect, and say whether the switch has lost its state: no program, another one, or `reload`.
+        """Say whether the switch, connected, has lost its state: no program, another one, or `reload`.
 
         Raises SwitchClientError (NotPrimaryError while another controller is primary), SetupError.
         """
-        self.connect()
-        client = self._client
-        assert client is not None
+        client = self._reached()
         if not client.is_primary:
             raise NotPrimaryError(self.name, client.standing.primary_id, "we wait as its backup")
         return self.reload or not self._runs_program(client)

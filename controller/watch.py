@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from controller.beginnings import Beginnings
 from controller.cables import cut_cables
-from controller.errors import ControllerError
+from controller.errors import ControllerError, SwitchClientError
 from controller.fabric import Dead, Fabric
 from controller.live import LiveJob
 from controller.refused import Refused
@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # topologies imports us
 
 LOOK_SECONDS = 0.25
 """Between two looks at a switch."""
+ASK_SECONDS = 1.0
+"""Between two questions whether a switch is there: one that hangs ends no stream."""
 RETRY_SECONDS = 1.0
 """Between two attempts to reach one."""
 
@@ -54,6 +56,7 @@ class Watch:
         """Connect to a switch and make it hold what it should; jobs that lost their sums get a new epoch."""
         jobs: list[LiveJob] = []
         try:
+            await asyncio.to_thread(link.connect)
             async with link.lock:
                 lost = await asyncio.to_thread(link.reach)
                 jobs = [job for job in self._jobs() if link in job.links]
@@ -72,15 +75,18 @@ class Watch:
                     if job.epoch is epoch and job.in_line:
                         job.group.installed = True
         except ControllerError as error:
-            if link.complaint != str(error):  # once, not every second
-                link.complaint = str(error)
-                self._note("", "switch", f"switch {link.name} is not in line: {error}")
-                self.look_at_fabric()  # who goes round it need not wait for the next look
+            self._complain(link, error)
             return
         link.complaint = None
         self._note("", "switch", f"switch {link.name}: {report}")
         for job in jobs:
             self._beginnings.advance(job)
+
+    def _complain(self, link: SwitchLink, error: ControllerError) -> None:
+        if link.complaint != str(error):  # once, not every second
+            link.complaint = str(error)
+            self._note("", "switch", f"switch {link.name} is not in line: {error}")
+            self.look_at_fabric()  # who goes round it need not wait for the next look
 
     def _lost_state(self, link: SwitchLink, jobs: Sequence[LiveJob]) -> None:
         """Have jobs go on in new epochs, as nobody knows any more what the old ones had summed."""
@@ -94,12 +100,19 @@ class Watch:
 
     async def follow(self, link: SwitchLink) -> None:
         """Keep a switch connected, and take note of what it refuses, for as long as the controller runs."""
+        asked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if not link.in_line:
                 await self.bring_up(link)
                 if not link.in_line:
                     await asyncio.sleep(RETRY_SECONDS)
+            elif time.monotonic() - asked >= ASK_SECONDS:
+                try:
+                    await asyncio.to_thread(link.check_alive)
+                except SwitchClientError as error:
+                    self._complain(link, error)
+                asked = time.monotonic()
             for refusal in link.refusals():
                 self._refused.take(link.name, refusal)
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,34 @@ from topologies.record import NetRecord, new_record, with_switch
 
 MEMBERS = "SwitchIngress.handle.aggregation.admission.members"
 LEAVES, SPINES = ("s1", "s2"), ("s3", "s4")
+
+
+@asynccontextmanager
+async def relay(address: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """The address of a relay to another, and what to clear for it to carry nothing, as if a process hung."""
+    carries, tasks = asyncio.Event(), set[asyncio.Task[None]]()
+    carries.set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await carries.wait()
+                writer.write(data)
+        await carries.wait()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(*address.split(":"))
+        tasks.update({asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(there, writer))})
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", carries
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Racks:

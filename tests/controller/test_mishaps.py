@@ -40,8 +40,12 @@ def full_disk() -> Iterator[None]:
         yield
 
 
+class Killed(BaseException):
+    """The controller's end."""
+
+
 def fails(*_: Any) -> None:
-    raise KeyboardInterrupt
+    raise Killed
 
 
 async def running(controller: Controller) -> tuple[LiveJob, list[str], int]:
@@ -237,7 +241,7 @@ def test_a_switch_and_its_controller_are_lost_at_once(
             if in_between:
                 with monkeypatch.context() as patched:
                     patched.setattr("controller.switches.read_all", fails)
-                    with pytest.raises(KeyboardInterrupt):
+                    with pytest.raises(Killed):
                         async with controlled(record):
                             pass
             async with controlled(record) as controller:

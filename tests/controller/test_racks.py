@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controller import looks, service, watch
-from controller.errors import PoolFullError, UnreachableError
+from controller import looks, p4runtime, service, watch
+from controller.errors import PoolFullError, SwitchClientError, UnreachableError
 from controller.explain import standing, stuck
 from controller.fabric import Cable, Dead
 from controller.program.rates import Rates
@@ -21,8 +21,9 @@ from controller.requests import JobChange, NewJob, QuotaError, RequestError
 from controller.service import Controller
 from controller.switches import SwitchLink
 from controller.watch import Watch
-from tests.controller.racks import LEAVES, SPINES, Racks, Workers, racks
+from tests.controller.racks import LEAVES, SPINES, Racks, Workers, racks, relay
 from tests.controller.test_service import run
+from topologies.record import with_switch
 from wire.constants import MSG_CONTRIBUTION, SIZE_CODES
 from wire.membership import Membership
 from wire.packet import frames_to_switch, payload_dtype
@@ -126,7 +127,7 @@ def test_a_killed_controller_finds_its_trees_running(net: Racks) -> None:
             row = controller.job("a").row()
         async with net.controlled() as controller:
             assert {name: net.held(name) for name in net.served} == before
-            assert [e.text for e in controller.store.events()][-4:] == [
+            assert sorted(event.text for event in controller.store.events()[-4:]) == [
                 f"switch {name}: in line" for name in net.served
             ]
             job = controller.job("a")
@@ -206,6 +207,46 @@ def test_a_spine_that_dies_loses_its_jobs_to_the_other(net: Racks) -> None:
             assert controller.links["s3"].jobs.pool.free == 1024
             assert job.group.epoch == members[0]["epoch"]
             assert "switch s3 is back" in events(controller, "")
+
+    run(work())
+
+
+def test_a_spine_that_hangs_is_left_and_holds_nothing_up(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers nothing and ends no connection; what waits for it goes on, and it is cleared afterwards."""
+    monkeypatch.setattr(watch, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(p4runtime, "ALIVE_SECONDS", 0.3)
+
+    async def work() -> None:
+        address = net.record.switch("s3").grpc
+        assert address is not None
+        async with relay(address) as (relayed, carries):
+            net.record = with_switch(net.record, "s3", grpc=relayed)
+            async with net.controlled() as controller:
+                job = await controller.add(NewJob(name="a", workers=ALL, slots=16, rate_bps=10**7))
+                await controller.add(NewJob(name="b", workers=ALL, slots=16, switches=["s3", *LEAVES]))
+                workers = Workers.join(controller, "a")
+                before = (await workers.follow())[0]["epoch"]
+                assert job.tree.root.switch == "s3"
+                carries.clear()
+                # A call that waits for it ends long before its own limit, and others after it.
+                with pytest.raises(SwitchClientError):
+                    await asyncio.wait_for(controller.change("a", JobChange(rate_bps=2 * 10**7)), 5)
+                members = await workers.follow()
+                assert (job.tree.switches, job.rate_bps) == (("s4", "s1", "s2"), 10**7)
+                assert members[0]["epoch"] > before
+                told = [event.text for event in controller.store.events()]
+                assert any("s3 is not in line" in text and "say that it is there" in text for text in told)
+                assert "switch s3 is down" in told
+                await asyncio.wait_for(controller.remove("b"), 5)
+                carries.set()
+                await until(lambda: controller.links["s3"].in_line and not controller.sites.dead.switches)
+                assert await asyncio.to_thread(net.admitted, "s3") == {}  # the relay needs this thread
+                pools = {name: link.jobs.pool.free for name, link in controller.links.items()}
+                assert pools == {"s1": 1008, "s2": 1008, "s3": 1024, "s4": 1008}
+                await controller.remove("a")
+                for name in net.served:
+                    held = await asyncio.to_thread(net.held, name)
+                    assert [key for key in held if key[0] == "meter"] == []
 
     run(work())
 
