@@ -387,7 +387,9 @@ def load(name: str, root: Path = RUN_ROOT) -> NetRecord:
         raise RecordError(
             name, f"only root may read the record of network {name}: run the command with sudo"
         ) from None
-    except (KeyError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise RecordError(name, f"{root / name / 'net.json'} cannot be read: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(
             name,
             f"the record {root / name / 'net.json'} cannot be read ({error}): another version of p4reduce "

@@ -104,6 +104,17 @@ def test_a_foreign_record_is_refused(tmp_path: Path, text: str) -> None:
         records.load("odd", tmp_path)
 
 
+def test_a_record_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "odd/net.json").mkdir(parents=True)
+    (error,) = records.load_all(tmp_path)[1]
+    assert str(error) == f"{tmp_path}/odd/net.json cannot be read: Is a directory"
+    text = make(tmp_path).to_json().replace('"ports": {', '"ports": [], "log": {')
+    (tmp_path / "odd/net.json").rmdir()
+    (tmp_path / "odd/net.json").write_text(text)
+    with pytest.raises(RecordError, match=r"odd/net\.json cannot be read \('list' object has no"):
+        records.load("odd", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["", "../x", "A", "a" * 32, "a b", "-x"])
 def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecordError, match="no name for a network"):
