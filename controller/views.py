@@ -11,6 +11,7 @@ from controller.live import LiveJob
 from controller.service import Controller
 from controller.switch_views import named
 from controller.switches import SwitchLink
+from topologies.processes import link_places
 
 
 def job(controller: Controller, job: LiveJob) -> dict[str, Any]:
@@ -116,6 +117,7 @@ def network(controller: Controller) -> dict[str, Any]:
         "lease": controller.sessions.lease,
         "hosts": {host.name: host.ip for host in record.hosts},
         "switches": [switch(controller, link) for link in controller.links.values()],
+        "links": link_places(record),
     }
 
 

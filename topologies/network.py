@@ -15,7 +15,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ from topologies.record import (
 from topologies.spec import MTU, PLAIN, Way
 from topologies.supervise import Kept
 from topologies.targets import SwitchProcess, Target
-from traces.names import link_ends
+from traces.names import LinkEnd, end_words, link_ends
 
 log = logging.getLogger(__name__)
 
@@ -199,23 +199,19 @@ class Network:
         record = self.record
         argv = [sys.executable, "-m", "traces.recorder", "--out", str(record.pcap)]
         argv += ["--net", record.name, "--root", str(record.root)]
-        argv += [word for end, name in self._recorded() for word in ("--end", f"{end}={name}")]
+        argv += end_words(self._recorded())
         self._recorder = LoggedProcess(argv, log=record.directory / RECORDER_LOG, directory=record.directory)
         self.note(partial(replace, recorder=self._recorder.process))
 
-    def _recorded(self) -> Iterable[tuple[str, str]]:
-        """Return the link ends that are recorded, each link's one, and their interfaces."""
-        return link_ends(
-            (switch.name, port, peer.node, switch.ports[port])
-            for switch in self.record.switches
-            for port, peer in self.record.peers(switch.name).items()
-        ).values()
+    def _recorded(self) -> list[LinkEnd]:
+        """Return the link ends that are recorded: all."""
+        return link_ends(processes.link_places(self.record))
 
     def _wait_recorder(self) -> None:
         """Wait until every link end has its file: then its packets are seen."""
         assert self._recorder is not None
         folder, deadline = Path(str(self.record.pcap)), time.monotonic() + RECORDER_LIMIT_S
-        while not all((folder / f"{end}.pcapng").exists() for end, _ in self._recorded()):
+        while not all((folder / f"{end.name}.pcapng").exists() for end in self._recorded()):
             late = time.monotonic() > deadline
             if late or self._recorder.poll() is not None:
                 why = f"it did not begin in {RECORDER_LIMIT_S:g} s" if late else "it ended"

@@ -16,6 +16,7 @@ from topologies.errors import NetworkError
 from topologies.identity import Process
 from topologies.parts import HostRecord
 from topologies.record import NetRecord
+from topologies.spec import End
 from wire.hints import command
 
 GRACE_S = 2.0
@@ -95,6 +96,22 @@ def host_argv(record: NetRecord, host: str, argv: Sequence[str]) -> list[str]:
 def host_popen(record: NetRecord, host: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a process in a host; `options` are Popen's. The caller waits for it or ends it."""
     return subprocess.Popen(host_argv(record, host, argv), **options)
+
+
+def link_places(record: NetRecord) -> list[list[dict[str, Any]]]:
+    """Return where the two ends of each link are: node, port and interface; pid and netns of a host's own."""
+    switches = {switch.name: switch.ports for switch in record.switches}
+    hosts = {host.name: host for host in record.hosts}
+
+    def place(end: End) -> dict[str, Any]:
+        told = {"node": end.node, "port": end.port, "pid": None, "netns": None}
+        if end.node in switches:
+            return told | {"interface": switches[end.node][end.port]}
+        host = hosts[end.node]
+        pid = host.process.pid if host.process is not None else 0
+        return told | {"interface": host.interface, "pid": pid, "netns": host.netns or 0}
+
+    return [[place(link.a), place(link.b)] for link in record.links]
 
 
 def inside(record: NetRecord) -> list[Process]:

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from wire import native
 from wire.constants import JOB_PORT_BASE
 
 from .errors import CaptureError
+from .names import Namespace
 
 SOURCE = Path(__file__).with_name("capture.c")
 SNAPLEN = 262144
@@ -30,6 +32,7 @@ BUFFER_BYTES = 32 << 20
 _ETH_P_ALL = 3
 _SOL_PACKET, _AUXDATA, _VNET_HDR, _STATISTICS = 263, 8, 15, 6
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_ATTACH_FILTER = 35, 33, 26
+_CLONE_NEWNET = 0x40000000
 _MOST_JOBS = 60
 """That fit a filter's 8-bit jumps."""
 
@@ -65,14 +68,43 @@ class Workspace:
         self.blocks = np.zeros(ROOM, np.uint8)
 
 
+def _packet_socket() -> socket.socket:
+    # Without a protocol until everything is set, or it would see other interfaces' packets.
+    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+
+
+def _socket_inside(namespace: Namespace) -> socket.socket:
+    """Return a packet socket that sees a namespace's interfaces; FileNotFoundError once that is gone."""
+
+    def enter() -> socket.socket:
+        of = os.open(f"/proc/{namespace.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(of).st_ino != namespace.inode:
+                raise FileNotFoundError(errno.ENOENT, "another process has its number")
+            if ctypes.CDLL(None, use_errno=True).setns(of, _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            os.close(of)
+        return _packet_socket()
+
+    # A socket stays in the namespace that it was made in; the thread that went there ends at once.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(enter).result()
+
+
 class Tap:
     """Sees all packets of an interface, both ways; close it.
 
-    `jobs` are the numbers of those whose packets are wanted, None for all packets. Raises CaptureError.
+    `jobs` are the numbers of those whose packets are wanted, None for all packets; `namespace` is the
+    interface's, None for ours. Raises CaptureError.
     """
 
     def __init__(
-        self, interface: str, jobs: Collection[int] | None = None, buffer_bytes: int = BUFFER_BYTES
+        self,
+        interface: str,
+        jobs: Collection[int] | None = None,
+        buffer_bytes: int = BUFFER_BYTES,
+        namespace: Namespace | None = None,
     ) -> None:
         self.interface = interface
         self._tally = _Tally()
@@ -80,12 +112,13 @@ class Tap:
         if jobs is not None and len(jobs) > _MOST_JOBS:
             raise CaptureError(interface, f"{len(jobs)} jobs are too many to filter by: record all")
         try:
-            # Without a protocol until everything is set, or it would see other interfaces' packets.
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self._socket = _packet_socket() if namespace is None else _socket_inside(namespace)
         except PermissionError:
             raise CaptureError(
                 interface, "seeing its packets needs root: run the command with sudo"
             ) from None
+        except (FileNotFoundError, ProcessLookupError):
+            raise CaptureError(interface, "its packets cannot be seen: its host has ended") from None
         try:
             self._set_up(jobs, buffer_bytes)
         except OSError as error:

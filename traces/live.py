@@ -16,8 +16,8 @@ from .errors import CaptureError
 from .files import stream
 from .follow import EpochFollower
 from .members import Epoch
-from .names import DESCRIPTION
-from .record_cli import chosen
+from .names import DESCRIPTION, link_ends
+from .record_cli import Ends, chosen
 from .table import Table
 
 _POLL_MS = 200
@@ -68,15 +68,17 @@ def watch(name: str, net: str | None, format_: str) -> Watched:
     try:
         socket = find_socket(net)
         with ControlClient(socket) as client:
-            switches = client.call("GET", "/v1/network")["switches"]
+            every = link_ends(client.call("GET", "/v1/network")["links"])
     except ControlError as error:
         if not present or net is not None:
             raise CaptureError(
                 name, f"there is no such interface here, and no network's link: {error}"
             ) from None
         return Watched(name, "", None, format_)
-    ends = {interface: end for end, interface in chosen(switches, None).items()}
+    ends = {end.interface: end.name for end in every if end.namespace is None}
     if name in ends or present:
         return Watched(name, ends.get(name, ""), socket if name in ends else None, format_)
-    ((end, interface),) = chosen(switches, name.split(",")[0]).items()
-    return Watched(interface, end, socket, format_)
+    # At a switch: there it is known what becomes of a packet. Between switches, at the end that was named.
+    found = chosen(every, name.split(",")[0], Ends.SWITCHES)
+    end = next((end for end in found if end.name == name), found[0])
+    return Watched(end.interface, end.name, socket, format_)

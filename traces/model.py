@@ -7,6 +7,7 @@ for received. Where a result that must have followed is not there, it says `?` i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from ipaddress import IPv4Address
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from wire.constants import SIZE_CODES
 
 from .members import Epoch
-from .table import Category, Problem, Table, UdpChecksum
+from .table import Category, Direction, Problem, Source, Table, UdpChecksum
 
 
 class Verdict(IntEnum):
@@ -44,7 +45,7 @@ class Verdict(IntEnum):
     """A first result of its chunk to this receiver."""
     RESULT_AGAIN = 10
     PASSING = 11
-    """On a link that is not its switch's: on its way between the two."""
+    """On its way: on a link that is not its switch's, or at the other end of one that is."""
 
 
 class Reason(IntEnum):
@@ -126,7 +127,7 @@ class _Slot:
 class _Flow:
     """What is remembered of a member in one epoch, or of a stranger: the last chunks by slot and version."""
 
-    __slots__ = ("covered", "got", "mine", "name", "pool", "seat", "sent")
+    __slots__ = ("covered", "got", "got_far", "mine", "name", "pool", "seat", "sent", "sent_far")
 
     def __init__(self, seat: _Seat | None, pool: dict[int, _Slot]) -> None:
         self.seat, self.pool = seat, pool
@@ -137,6 +138,9 @@ class _Flow:
         """Whether all its switch's members' links are captured."""
         self.sent: dict[int, int] = {}
         self.got: dict[int, int] = {}
+        self.sent_far: dict[int, int] = {}
+        """The same at the far end of the link, where both were captured."""
+        self.got_far: dict[int, int] = {}
 
 
 # A packet is told in one number, which is quick to collect: verdict, reason << 8, _AGAIN, member + 1 << 17.
@@ -151,12 +155,18 @@ class Model:
     """Judges packets in the order of time; it remembers members and slots, not packets.
 
     `links` are those known to be captured: where some of a switch's are not, it cannot tell what is absorbed.
+    `ends` are link ends that are: where a link has both, packets are judged at that of who got a contribution
+    or sent a result, and at the other it is told of members what they sent again, and which results they got.
     """
 
-    def __init__(self, epochs: Sequence[Epoch], links: Iterable[str] = ()) -> None:
+    def __init__(
+        self, epochs: Sequence[Epoch], links: Iterable[str] = (), ends: Iterable[Source] = ()
+    ) -> None:
         self.names: list[tuple[str, int]] = []
         """Members: host and rank; a leaf's name and -1."""
-        self.links = set(links)
+        captured = {(end.link, end.node) for end in ends}
+        self.links = {*links, *(link for link, _ in captured)}
+        self._both = {link for link, n in Counter(link for link, node in captured if node).items() if n > 1}
         self.job_names: dict[int, str] = {}
         self.switches: dict[int, str] = {}
         """The switches that are known, by address: ours are packets to and from these."""
@@ -230,19 +240,22 @@ class Model:
         place = table.slot.astype(np.int32) << 1 | table.version
         columns = (
             *(table.category, table.job, table.src_ip, table.src_port, table.dst_ip, table.dst_port),
-            *(table.chunk, place, table.size, wrong, table.time, table.file),
+            *(table.chunk, place, table.size, wrong, table.time, table.file, self._far(table)),
         )
         links = [source.link for source in table.sources]
         flows, up, found = self._flows, int(Category.CONTRIBUTION), []
-        for kind, job, src, src_port, dst, dst_port, chunk, at, size, bad, time, file in zip(
+        for kind, job, src, src_port, dst, dst_port, chunk, at, size, bad, time, file, far in zip(
             *(column[rows].tolist() for column in columns), strict=True
         ):
             if kind == up:
                 flow = flows.get((job, dst, src, src_port)) or self._stranger(job, dst, src, src_port)
-                found.append(self._up(flow, job, dst, chunk, at, size, bad, time, links[file]))
+                if far:
+                    found.append(_sent(flow, chunk, at))
+                else:
+                    found.append(self._up(flow, job, dst, chunk, at, size, bad, time, links[file]))
             else:
                 flow = flows.get((job, src, dst, dst_port)) or self._stranger(job, src, dst, dst_port)
-                found.append(self._down(flow, chunk, at, bad))
+                found.append(_got(flow, flow.got_far if far else flow.got, chunk, at, bad))
         told = np.array(found, np.int64)
         verdict[rows], reason[rows] = told & 0xFF, told >> 8 & 0xFF
         again[rows], member[rows] = told & _AGAIN != 0, (told >> 17) - 1
@@ -257,6 +270,14 @@ class Model:
             others = [ip for ip, name in self.switches.items() if name not in nodes]
             if source.node and others:
                 found |= (table.file == index) & np.isin(switch, others)
+        return found
+
+    def _far(self, table: Table) -> NDArray[np.bool_]:
+        """Say which packets are at the end of who sent a contribution or got a result, and seen at both."""
+        both = np.array([source.link in self._both for source in table.sources], np.bool_)
+        here = both[table.file] if len(both) else np.zeros(len(table), np.bool_)
+        of_sender = np.where(table.category == Category.CONTRIBUTION, Direction.DOWN, Direction.UP)
+        found: NDArray[np.bool_] = here & (table.direction == of_sender)
         return found
 
     def _stranger(self, job: int, switch: int, ip: int, port: int) -> _Flow:
@@ -302,16 +323,24 @@ class Model:
             return _refused(Reason.WRONG_SIZE) | name
         return _slot(flow, seat, place, chunk) | name
 
-    def _down(self, flow: _Flow, chunk: int, place: int, wrong: bool) -> int:
-        """Return what is told of a packet from a switch."""
-        slot = flow.pool.get(place)
-        if slot is not None and slot.tag == chunk:
-            slot.answered = True
-        if wrong:
-            return _refused(Reason.CHECKSUM) | flow.name
-        again = flow.got.get(place) == chunk
-        flow.got[place] = chunk
-        return (_RESULT_AGAIN if again else _RESULT) | flow.name
+
+def _sent(flow: _Flow, chunk: int, place: int) -> int:
+    """Return what is told of a contribution at the far end of its link."""
+    again = _AGAIN if flow.sent_far.get(place) == chunk else 0
+    flow.sent_far[place] = chunk
+    return int(Verdict.PASSING) | again | flow.name
+
+
+def _got(flow: _Flow, known: dict[int, int], chunk: int, place: int, wrong: bool) -> int:
+    """Return what is told of a packet from a switch; `known` are the results that were seen at this end."""
+    slot = flow.pool.get(place)
+    if slot is not None and slot.tag == chunk:
+        slot.answered = True
+    if wrong:
+        return _refused(Reason.CHECKSUM) | flow.name
+    again = known.get(place) == chunk
+    known[place] = chunk
+    return (_RESULT_AGAIN if again else _RESULT) | flow.name
 
 
 def _refused(reason: Reason) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SUFFIXES = (".pcap", ".pcapng", ".pcap.gz", ".pcapng.gz")
 MEMBERSHIPS = "memberships.json"
@@ -26,9 +26,9 @@ class Direction(IntEnum):
 
     UNKNOWN = 0
     UP = 1
-    """Towards the switch that the link end belongs to: it received the packet."""
+    """The node that the link end belongs to received the packet: at a switch's end it comes up."""
     DOWN = 2
-    """From that switch: it sent the packet."""
+    """That node sent it."""
 
 
 class Source(NamedTuple):
@@ -43,6 +43,25 @@ class Source(NamedTuple):
     """The link's name, the same at both of its ends: h1-s1. For files of others as `end`."""
     direction: Direction = Direction.UNKNOWN
     """Of all its packets, where the file's name says so (NAME_in.pcap, NAME_out.pcap)."""
+
+
+class Namespace(NamedTuple):
+    """A host's network namespace."""
+
+    pid: int
+    """Of a process in it."""
+    inode: int
+
+
+class LinkEnd(NamedTuple):
+    """One end of a link of a network that runs."""
+
+    name: str
+    """s1-h1: at s1, towards h1."""
+    link: str
+    interface: str
+    namespace: Namespace | None = None
+    """Of the host whose end it is; None at a switch."""
 
 
 def captures(folder: Path) -> list[Path]:
@@ -71,20 +90,34 @@ def source(path: Path, name: str = "", description: str = "") -> Source:
     return Source(path, name or stem, "", name or stem)
 
 
-def link_ends(ports: Iterable[tuple[str, int, str, str]]) -> dict[str, tuple[str, str]]:
-    """Return (end, interface) of each link by its name, from switches' (name, port, peer, interface).
+def link_ends(links: Iterable[Sequence[Mapping[str, Any]]]) -> list[LinkEnd]:
+    """Return both ends of each link, from its ends' node, port, interface, pid and netns.
 
-    Of a link between two switches the first end is taken: both see the same packets. Several links between
-    the same two nodes are told apart by that end's port: s1-s2-3.
+    The last two are None at switches. Several links between the same two nodes are told apart by the port of
+    the end that is named first: s1-s2-3 and s2-s1-3.
     """
-    found: dict[str, tuple[str, str]] = {}
-    taken: set[tuple[str, str]] = set()
-    listed = list(ports)
-    many = Counter((switch, peer) for switch, _, peer, _ in listed)
-    for switch, port, peer, interface in listed:
-        if (peer, switch) in taken:
-            continue
-        taken.add((switch, peer))
-        end = f"{switch}-{peer}" if many[switch, peer] == 1 else f"{switch}-{peer}-{port}"
-        found[link_of(end)] = (end, interface)
+    listed = list(links)
+    many = Counter(frozenset(end["node"] for end in link) for link in listed)
+    found = []
+    for link in listed:
+        port = f"-{link[0]['port']}" if many[frozenset(end["node"] for end in link)] > 1 else ""
+        for end, other in (link, reversed(link)):
+            name = f"{end['node']}-{other['node']}{port}"
+            inside = None if end["pid"] is None else Namespace(end["pid"], end["netns"])
+            found.append(LinkEnd(name, link_of(name), end["interface"], inside))
     return found
+
+
+def end_words(ends: Iterable[LinkEnd]) -> list[str]:
+    """Return the recorder's arguments for link ends."""
+    found = []
+    for end in ends:
+        inside = "".join(f"={number}" for number in end.namespace or ())
+        found += ["--end", f"{end.name}={end.interface}{inside}"]
+    return found
+
+
+def end_of(word: str) -> LinkEnd:
+    """Return the link end that such an argument tells of."""
+    name, interface, *inside = word.split("=")
+    return LinkEnd(name, link_of(name), interface, Namespace(*map(int, inside)) if inside else None)

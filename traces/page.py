@@ -114,7 +114,7 @@ class _Sample:
         columns: dict[str, list[Any]] = {
             "t": [packet["time"] - series.start for packet in packets],
             "kind": [packet["what"] for packet in packets],
-            "way": [{"up": 1, "down": 2}.get(packet["direction"], 0) for packet in packets],
+            "way": [{"in": 1, "out": 2}.get(packet["direction"], 0) for packet in packets],
             "values": [packet["values"] for packet in packets],
         }
         for name in _NUMBERS:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +20,20 @@ from wire.hints import command
 
 from . import recorder
 from .errors import CaptureError
-from .names import link_ends
+from .names import LinkEnd, end_words, link_ends
 from .terminal import NetOption
 
 READY_SECONDS = 30.0
 """How long a recorder may take to see its first packet: it may have to compile."""
 STOP_SECONDS = 15.0
+
+
+class Ends(str, Enum):
+    """Which ends of the links are recorded."""
+
+    BOTH = "both"
+    SWITCHES = "switches"
+    HOSTS = "hosts"
 
 
 def trace_record(
@@ -36,6 +45,9 @@ def trace_record(
     links: Annotated[
         str | None, typer.Option(metavar="h1-s1,…", help="These links alone; default: all.")
     ] = None,
+    ends: Annotated[
+        Ends, typer.Option(help="Those at switches, at hosts, or both ends of each link.")
+    ] = Ends.BOTH,
     job: Annotated[
         str | None, typer.Option(metavar="NAME,…", help="Packets of these jobs alone, by name or number.")
     ] = None,
@@ -44,46 +56,44 @@ def trace_record(
         int | None, typer.Option(min=1, metavar="MB", help="Begin a new file after so many MB.")
     ] = None,
     ring_files: Annotated[
-        int | None, typer.Option(min=1, help="Keep so many files of each link, the newest.")
+        int | None, typer.Option(min=1, help="Keep so many files of each link end, the newest.")
     ] = None,
 ) -> None:
-    """Record what the links of a running network carry, one pcapng file each. CMD's exit code is ours."""
+    """Record what the links of a running network carry, one pcapng an end. CMD's exit code is ours."""
     if ring_files is not None and ring_size is None:
         raise CaptureError("--ring-files", "say with --ring-size when a new file begins")
     if os.geteuid() != 0:
         raise CaptureError("trace record", "seeing the links' packets needs root: run the command with sudo")
     socket = find_socket(net)
     with ControlClient(socket) as client:
-        ends = chosen(client.call("GET", "/v1/network")["switches"], links)
+        taken = chosen(link_ends(client.call("GET", "/v1/network")["links"]), links, ends)
         jobs = numbers(client.call("GET", "/v1/jobs"), job)
     recorder.prepare(out)
     words = ["--out", str(out), "--net", socket.parent.name, "--root", str(socket.parent.parent)]
-    words += [word for end, interface in ends.items() for word in ("--end", f"{end}={interface}")]
+    words += end_words(taken)
     words += [word for number in jobs or () for word in ("--job", str(number))]
     words += [] if ring_size is None else ["--ring-size", str(ring_size * 10**6)]
     words += [] if ring_files is None else ["--ring-files", str(ring_files)]
     raise typer.Exit(_run(words, argv or [], out))
 
 
-def chosen(switches: Sequence[Mapping[str, Any]], links: str | None) -> dict[str, str]:
-    """Return the interfaces to record by link end, each link once; CaptureError for an unknown one."""
-    ends = link_ends(
-        (switch["name"], int(port), peer, switch["ports"][port])
-        for switch in switches
-        for port, peer in switch["peers"].items()
-    )
-    if links is None:
-        return dict(ends.values())
-    found = {}
-    for name in links.split(","):
-        turned = "-".join(reversed(name.split("-")))
-        if name not in ends and turned not in ends:
-            raise CaptureError(
-                f"--links {name}", f"there is no such link; there are {', '.join(sorted(ends))}"
-            )
-        end, interface = ends[name if name in ends else turned]
-        found[end] = interface
-    return found
+def chosen(every: Sequence[LinkEnd], links: str | None, ends: Ends) -> list[LinkEnd]:
+    """Return the link ends to record; CaptureError for an unknown link, or where none is left."""
+    found = every
+    if links is not None:
+        names = {end.link for end in every}
+        turned = {end.name: end.link for end in every}
+        for name in links.split(","):
+            if name not in names and name not in turned:
+                have = ", ".join(sorted(names))
+                raise CaptureError(f"--links {name}", f"there is no such link; there are {have}")
+        wanted = {turned.get(name, name) for name in links.split(",")}
+        found = [end for end in every if end.link in wanted]
+    if ends is not Ends.BOTH:
+        found = [end for end in found if (end.namespace is None) == (ends is Ends.SWITCHES)]
+    if not found:
+        raise CaptureError(f"--ends {ends.value}", "none of these links has such an end")
+    return list(found)
 
 
 def numbers(jobs: Sequence[Mapping[str, Any]], asked: str | None) -> list[int] | None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that records: `python -m traces.recorder --out DIR --end s1-h1=INTERFACE …`, until TERM or INT.
 
-One pcapng file per link end, memberships beside them. It prints a line of JSON when it sees packets
-({"recording": …}), one at its end with the counts ({"ends": …}), and what is wrong on stderr.
+An end in a host's namespace is h1-s1=INTERFACE=PID=INODE, of a process there and of the namespace. One pcapng
+file per link end, memberships beside them. It prints a line of JSON when it sees packets ({"recording": …}),
+one at its end with the counts ({"ends": …}), and what is wrong on stderr.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -29,7 +30,7 @@ from .capture import BUFFER_BYTES, SNAPLEN, Tap, Workspace
 from .errors import CaptureError
 from .follow import EpochFollower
 from .members import read, write
-from .names import DESCRIPTION, MEMBERSHIPS, captures
+from .names import DESCRIPTION, MEMBERSHIPS, LinkEnd, captures, end_of
 
 APPLICATION = "p4reduce trace record"
 _POLL_MS = 200
@@ -149,7 +150,7 @@ class _End:
 
 
 class Recorder:
-    """Records link ends (name → interface) into a folder. Use it as a context manager, then `run`.
+    """Records link ends into a folder. Use it as a context manager, then `run`.
 
     `jobs` limits what is recorded to those jobs' packets. Raises CaptureError.
     """
@@ -157,13 +158,13 @@ class Recorder:
     def __init__(
         self,
         out: Path,
-        ends: Mapping[str, str],
+        ends: Sequence[LinkEnd],
         jobs: Collection[int] | None = None,
         ring_size: int | None = None,
         ring_files: int | None = None,
     ) -> None:
         self._out = out
-        self._interfaces = dict(ends)
+        self._wanted = ends
         self._jobs = jobs
         self._ring = ring_size, ring_files
         self._ends: list[_End] = []
@@ -173,14 +174,14 @@ class Recorder:
     def __enter__(self) -> Recorder:
         with ExitStack() as stack:
             workspace = Workspace()
-            room = max(BUFFER_BYTES, ALL_BUFFERS_BYTES // max(len(self._interfaces), 1))
-            for end, interface in self._interfaces.items():
-                tap = Tap(interface, self._jobs, room)
+            room = max(BUFFER_BYTES, ALL_BUFFERS_BYTES // max(len(self._wanted), 1))
+            for end in self._wanted:
+                tap = Tap(end.interface, self._jobs, room, end.namespace)
                 stack.callback(tap.close)
-                described = blocks.interface(interface, f"{DESCRIPTION}{end}", SNAPLEN)
-                file = RingFile(self._out, end, blocks.section(APPLICATION) + described, *self._ring)
+                described = blocks.interface(end.interface, f"{DESCRIPTION}{end.name}", SNAPLEN)
+                file = RingFile(self._out, end.name, blocks.section(APPLICATION) + described, *self._ring)
                 stack.callback(file.close)
-                self._ends.append(_End(end, tap, file, workspace))
+                self._ends.append(_End(end.name, tap, file, workspace))
             self._stack = stack.pop_all()
         return self
 
@@ -254,14 +255,14 @@ def main() -> None:
     """Record as the arguments say."""
     parser = argparse.ArgumentParser(prog="python -m traces.recorder")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--end", action="append", default=[], metavar="NAME=INTERFACE")
+    parser.add_argument("--end", action="append", default=[], metavar="NAME=INTERFACE[=PID=INODE]")
     parser.add_argument("--job", action="append", type=int, metavar="NUMBER")
     parser.add_argument("--net", help="the network whose memberships are kept beside the captures")
     parser.add_argument("--root", type=Path, default=RUN_ROOT)
     parser.add_argument("--ring-size", type=int, metavar="BYTES")
     parser.add_argument("--ring-files", type=int)
     asked = parser.parse_args()
-    ends = dict(end.split("=", 1) for end in asked.end)
+    ends = [end_of(word) for word in asked.end]
     from wire.control import SOCKET
 
     socket = asked.root / asked.net / SOCKET if asked.net else None

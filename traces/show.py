@@ -21,6 +21,8 @@ from .table import Category, Direction, Table, UdpChecksum
 
 FIRST_VALUES = 4
 """Of a packet that are shown."""
+WAYS: dict[int, str | None] = {Direction.UNKNOWN: None, Direction.UP: "in", Direction.DOWN: "out"}
+"""What a packet did at its link end, seen from the node there."""
 Mask = NDArray[np.bool_]
 
 
@@ -172,7 +174,7 @@ def packets(table: Table, judged: Judged, model: Model, rows: NDArray[np.intp]) 
             "time": row["time"],
             "link": source.link,
             "end": source.end,
-            "direction": Direction(row["direction"]).name.lower() if row["direction"] else None,
+            "direction": WAYS[row["direction"]],
             "kind": category.name.lower(),
             "length": row["length"],
             "src": _address(row["src_ip"], row["src_port"]),
@@ -244,7 +246,7 @@ def _rest(tensor: object, chunk: object, place: str, exponents: str, verdict: st
 
 HEAD = " ".join(
     (
-        _start("packet", "seconds", "link", "way", "job", "worker", "kind"),
+        _start("packet", "seconds", "end", "way", "job", "worker", "kind"),
         _rest("tensor", "chunk", "slot", "exponents", "verdict", "first values"),
     )
 )
@@ -257,7 +259,7 @@ def line(told: dict[str, Any], start: int) -> str:
     worker = told["worker"] or (told["dst" if told["kind"] == "result" else "src"] or "").split(":")[0]
     kind = told["kind"] + ("*" if told["flag"] else "")
     way = told["direction"] or "?"
-    head = _start(told["number"], f"{seconds}.{rest:09d}", told["link"], way, job, worker, kind)
+    head = _start(told["number"], f"{seconds}.{rest:09d}", told["end"], way, job, worker, kind)
     verdict = told["verdict"] + (f": {told['reason']}" if told["reason"] else "")
     if told["again"]:
         verdict += " (again)"

@@ -71,7 +71,7 @@ def trace_show(
 
 def _opened(files: list[Path], format_: str) -> tuple[Model, Iterator[Table]]:
     paths = expand(files)
-    model = Model(load(files) if format_ == "p4reduce" else [], (source(path).link for path in paths))
+    model = Model(load(files) if format_ == "p4reduce" else [], ends=map(source, paths))
     return model, merged(paths, values=True, format=format_)
 
 

@@ -78,7 +78,7 @@ def test_it_trains_checks_itself_and_leaves_captures_alone(target: Target, tmp_p
     assert any("switch target" in line and target.name in line for line in lines)
 
     assert sorted(file.name for file in captures.iterdir()) == [
-        *("memberships.json", "s1-h1.pcapng", "s1-h2.pcapng"),
+        *("h1-s1.pcapng", "h2-s1.pcapng", "memberships.json", "s1-h1.pcapng", "s1-h2.pcapng"),
     ]
     for host in (1, 2):
         with RawPcapReader(str(captures / f"s1-h{host}.pcapng")) as reader:

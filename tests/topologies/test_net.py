@@ -232,7 +232,7 @@ def test_links_are_captured_also_after_the_recorder_was_killed(
     caps = tmp_path / "caps"
     with manager.network(star(2), name=name, target=target.name, elements=64, pcap=caps) as record:
         assert sorted(path.name for path in caps.iterdir()) == [
-            *("memberships.json", "s1-h1.pcapng", "s1-h2.pcapng"),
+            *("h1-s1.pcapng", "h2-s1.pcapng", "memberships.json", "s1-h1.pcapng", "s1-h2.pcapng"),
         ]
         first = record.recorder
         assert first is not None
@@ -246,14 +246,17 @@ def test_links_are_captured_also_after_the_recorder_was_killed(
             send = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
             send += f"; s.bind(('', {ports[host]})); s.sendto(b'{host}', ('{other}', 9))"
             run_in(record, host, f'{sys.executable} -c "{send}"')
-        wait_until(lambda: "4 packets" in seen(caps, ports), "both packets at both links")
-    # The link's two ways: what a host sent went up, and down at the other.
-    found = concat(list(merged([caps / "s1-h1.1.pcapng", caps / "s1-h2.1.pcapng"])))
+        wait_until(lambda: "8 packets" in seen(caps, ports), "both packets at both ends of both links")
+    # What a host sent came in at the switch's end of its link, and went out at that of the other.
+    found = concat(list(merged([path for path in caps.iterdir() if ".1." in path.name])))
     told = sorted(
-        (found.sources[found.file[row]].link, int(found.src_port[row]), int(found.direction[row]))
+        (found.sources[found.file[row]].end, int(found.src_port[row]), int(found.direction[row]))
         for row in np.flatnonzero(np.isin(found.src_port, list(ports.values())))
     )
-    assert told == [("h1-s1", 7001, 1), ("h1-s1", 7002, 2), ("h2-s1", 7001, 2), ("h2-s1", 7002, 1)]
+    assert told == [
+        *(("h1-s1", 7001, 2), ("h1-s1", 7002, 1), ("h2-s1", 7001, 1), ("h2-s1", 7002, 2)),
+        *(("s1-h1", 7001, 1), ("s1-h1", 7002, 2), ("s1-h2", 7001, 2), ("s1-h2", 7002, 1)),
+    ]
 
 
 def seen(caps: Path, ports: dict[str, int]) -> str:

@@ -24,8 +24,8 @@ from traces.capture import Tap, job_filter
 from traces.errors import CaptureError
 from traces.files import merged, read
 from traces.follow import EpochFollower
-from traces.names import link_ends, link_of
-from traces.record_cli import chosen, numbers
+from traces.names import LinkEnd, Namespace, end_of, end_words, link_ends, link_of
+from traces.record_cli import Ends, chosen, numbers
 from traces.recorder import Recorder, RingFile, prepare, record
 from traces.table import Category, Table, UdpChecksum, concat
 from wire.constants import job_port
@@ -69,7 +69,7 @@ def taken(recorder_out: Path) -> Table:
 @pytest.mark.root
 def test_packets_are_recorded_as_a_cable_would_carry_them(tmp_path: Path) -> None:
     before = time.time_ns()
-    with Recorder(tmp_path, {"s1-h1": "lo"}, [JOB]) as recorder:
+    with Recorder(tmp_path, [LinkEnd("s1-h1", "h1-s1", "lo")], [JOB]) as recorder:
         thread = threading.Thread(target=recorder.run)
         thread.start()
         values = send(40)
@@ -103,7 +103,7 @@ def test_packets_are_recorded_as_a_cable_would_carry_them(tmp_path: Path) -> Non
 @pytest.mark.root
 def test_files_are_a_ring_and_say_what_was_dropped(tmp_path: Path) -> None:
     out = io.StringIO()
-    recorder = Recorder(tmp_path, {"s1-h1": "lo"}, [JOB], ring_size=5000, ring_files=2)
+    recorder = Recorder(tmp_path, [LinkEnd("s1-h1", "h1-s1", "lo")], [JOB], ring_size=5000, ring_files=2)
     thread = threading.Thread(target=lambda: record(recorder, tmp_path, None, out))
     thread.start()
     wait_until(lambda: "recording" in out.getvalue(), "the recorder")
@@ -180,19 +180,36 @@ def test_the_filter_passes_the_jobs_packets_alone(jobs: list[int]) -> None:
 
 
 def test_links_and_jobs_are_chosen_by_name() -> None:
-    switches = [
-        {"name": "s1", "ports": {"1": "a", "2": "b", "3": "c"}, "peers": {"1": "h1", "2": "s2", "3": "s2"}},
-        {"name": "s2", "ports": {"1": "d", "2": "e", "3": "f"}, "peers": {"1": "s1", "2": "s1", "3": "h2"}},
+    def place(node: str, port: int, interface: str, pid: int | None = None) -> dict[str, object]:
+        inode = None if pid is None else 100 * pid
+        return {"node": node, "port": port, "interface": interface, "pid": pid, "netns": inode}
+
+    every = link_ends(
+        [
+            (place("h1", 0, "eth", 7), place("s1", 1, "a")),
+            (place("s1", 2, "b"), place("s2", 5, "e")),
+            (place("s1", 3, "c"), place("s2", 4, "d")),
+        ]
+    )
+    host = LinkEnd("h1-s1", "h1-s1", "eth", Namespace(7, 700))
+    at_switches = [
+        LinkEnd("s1-h1", "h1-s1", "a"),
+        *(LinkEnd("s1-s2-2", "s1-s2-2", "b"), LinkEnd("s2-s1-2", "s1-s2-2", "e")),
+        *(LinkEnd("s1-s2-3", "s1-s2-3", "c"), LinkEnd("s2-s1-3", "s1-s2-3", "d")),
     ]
-    every = {"s1-h1": "a", "s1-s2-2": "b", "s1-s2-3": "c", "s2-h2": "f"}
-    assert chosen(switches, None) == every
-    assert chosen(switches, "h1-s1,s2-h2") == {"s1-h1": "a", "s2-h2": "f"}
+    assert every == [host, *at_switches]
+    assert [end_of(word) for word in end_words(every)[1::2]] == every
+    assert chosen(every, None, Ends.BOTH) == every
+    assert chosen(every, None, Ends.SWITCHES) == at_switches
+    assert chosen(every, None, Ends.HOSTS) == [host]
+    assert chosen(every, "s1-h1,s2-s1-3", Ends.BOTH) == [host, at_switches[0], *at_switches[3:]]
+    with pytest.raises(CaptureError, match="--ends hosts: none of these links has such an end"):
+        chosen(every, "s1-s2-2", Ends.HOSTS)
     with pytest.raises(
-        CaptureError, match=r"--links h3-s1: there is no such link; there are h1-s1, h2-s2, s1-s2-2"
+        CaptureError, match=r"--links h3-s1: there is no such link; there are h1-s1, s1-s2-2, s1-s2-3"
     ):
-        chosen(switches, "h3-s1")
+        chosen(every, "h3-s1", Ends.BOTH)
     assert link_of("s2-s1-3") == "s1-s2-3"
-    assert list(link_ends([("s1", 1, "h1", "a")])) == ["h1-s1"]
     jobs = [{"name": "one", "number": 4}]
     assert numbers(jobs, None) is None
     assert numbers(jobs, "one,7") == [4, 7]

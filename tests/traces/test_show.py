@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from switch.device import SwitchDevice
 from tests.traces import made
 from tests.traces.made import START, enhanced, frames, interface, option, payloads, put, section
+from tests.traces.worlds import captured_run
 from traces import members
 from traces.cli import app
 from traces.errors import FilterError, TraceFileError
@@ -224,9 +227,9 @@ def test_lines_and_csv_say_the_same(tmp_path: Path) -> None:
     c.put(2, made.one(ip_version_ihl=0x46, udp_src=7))
     folder = c.write(tmp_path)
     text = CliRunner().invoke(app, ["show", str(folder)]).stdout.splitlines()
-    assert text[0].split()[:3] == ["packet", "seconds", "link"]
+    assert text[0].split()[:3] == ["packet", "seconds", "end"]
     values = " ".join(map(str, payloads(chunk=5, window=W)["values"][0, :4]))
-    wanted = f"1 0.000000000 h1-s1 ? one h1 contribution 5 5 1.1 -3,-128 absorbed {values} …"
+    wanted = f"1 0.000000000 s1-h1 ? one h1 contribution 5 5 1.1 -3,-128 absorbed {values} …"
     assert " ".join(text[1].split()) == wanted
     rows = list(csv.DictReader(io.StringIO(CliRunner().invoke(app, ["show", "--csv", str(folder)]).stdout)))
     told = shown(folder)
@@ -292,8 +295,8 @@ def test_golden_captures(target: str) -> None:
     told = shown(folder)
     assert {each["worker"] for each in told} == {"h1", "h2"}
     assert all(each["job_name"] == "two" for each in told)
-    assert {each["direction"] for each in told if each["kind"] == "contribution"} == {"up"}
-    assert {each["direction"] for each in told if each["kind"] == "result"} == {"down"}
+    assert {each["direction"] for each in told if each["kind"] == "contribution"} == {"in"}
+    assert {each["direction"] for each in told if each["kind"] == "result"} == {"out"}
     # Each chunk is absorbed once and completed once in its epoch, of 2 workers; sums are of first values.
     first = [each for each in told if each["verdict"] in ("absorbed", "completed")]
     epochs = members.load([folder])
@@ -313,6 +316,33 @@ def test_golden_captures(target: str) -> None:
             one, other = (np.array(each["values"], np.int32) for each in by_chunk[key])
             assert (one + other).tolist() == result["values"]
             assert result["e0"] == max(each["e0"] for each in by_chunk[key])
+
+
+def test_the_other_ends_of_links_change_no_verdict(device: SwitchDevice, tmp_path: Path) -> None:
+    capture = captured_run(device, seed=5, loss=0.1)
+    ends = sorted({each.end for each in capture.packets})
+    at_switch = [end for end in ends if end.startswith("s")]
+    alone = shown(capture.write(tmp_path / "switches", ends=at_switch))
+    every = shown(capture.write(tmp_path / "both"))
+    assert [each for each in every if each["end"] in at_switch] == alone
+    # What a host's end sees, counted by hand: what it sent before, what it got before.
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for each in every:
+        if each["end"] not in at_switch:
+            which = (each["end"], each["kind"], each["src"], each["dst"], each["chunk"])
+            verdict = (
+                "passing" if each["kind"] == "contribution" else "result again" if seen[which] else "result"
+            )
+            again = each["kind"] == "contribution" and seen[which] > 0
+            assert (each["verdict"], each["again"]) == (verdict, again)
+            seen[which] += 1
+    assert len(seen) > 0
+    # Alone, it is the end to judge at.
+    hosts = shown(capture.write(tmp_path / "hosts", ends=[end for end in ends if end not in at_switch]))
+    assert {"absorbed", "completed"} <= {each["verdict"] for each in hosts}
+    # Without memberships the directions tell.
+    blind = shown(capture.write(tmp_path / "blind", memberships=False))
+    assert [each["again"] for each in blind] == [each["again"] for each in every]
 
 
 def test_a_leaf_and_its_parent(tmp_path: Path) -> None:
