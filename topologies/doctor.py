@@ -28,6 +28,8 @@ BUFFER_BYTES = 4 << 20
 """Of switches' and workers' sockets, where they may have as much."""
 _OURS = re.compile(r"p[0-9a-f]{4}-[a-z][a-z0-9]{0,4}-\d{1,3}")
 """The name of a switch's interface."""
+_DRAFT = re.compile(r"\..+\.(\d+)")
+"""The name of a folder that a process is about to give a network's name, or to remove."""
 _SHORT = {"generic-receive-offload": "gro", "tx-checksumming": "tx"}
 """ethtool's names for changing what it shows by others."""
 _EXTRAS = {
@@ -255,9 +257,10 @@ def _networks(root: Path) -> Iterator[Finding]:
             yield Finding(name, OK, f"it is {record.state}")
         else:
             yield from _all(name, list(_wrong_offloads(record)), "up, nothing has died, offloads are right")
-    removed = sorted(path for path in root.glob(".*.removed.*")) if root.exists() else []
-    for path in removed:
-        yield Finding("stale state", LACKS, f"{path} is left of a removal: rm -r {path}")
+    for path in sorted(root.glob(".*")) if root.exists() else []:
+        by = _DRAFT.fullmatch(path.name)
+        if by is not None and not Path("/proc", by[1]).exists():
+            yield Finding("stale state", LACKS, f"{path} is left of a command that was killed: rm -r {path}")
     if not found and not failures:
         yield Finding("networks", OK, "none runs, none has left a record")
 

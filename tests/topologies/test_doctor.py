@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,11 +61,14 @@ def test_stale_state_is_found_by_its_record(tmp_path: Path) -> None:
     replace(record, owner=replace(record.owner, start=0)).claim()
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd/net.json").write_text("{")
-    (tmp_path / ".old.removed.7").mkdir()
+    dead, living = 1 << 23, os.getpid()  # more than the kernel counts to
+    for draft in (f".old.removed.{dead}", f".new.{dead}", f".now.removed.{living}"):
+        (tmp_path / draft).mkdir()
     found = by_what(list(doctor._networks(tmp_path)))
     assert [(f.state, "net down --net gone" in f.text) for f in found["network gone"]] == [(BAD, True)]
     assert [f.state for f in found["network odd"]] == [BAD]
-    assert f"rm -r {tmp_path}/.old.removed.7" in found["stale state"][0].text
+    stale = [finding.text.partition(": rm -r ")[2] for finding in found["stale state"]]
+    assert stale == [f"{tmp_path}/.new.{dead}", f"{tmp_path}/.old.removed.{dead}"]
 
 
 def test_a_kernel_without_netem_is_told_who_does_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
