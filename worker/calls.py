@@ -33,8 +33,8 @@ class Call:
     """One rank's all_reduce call of arrays, one or more of one dtype.
 
     Raises UnsupportedError for what no rank could pass.
-    `sources` are the inputs as flat contiguous arrays, `targets` the outputs: both are the caller's own
-    memory where that is contiguous.
+    `sources` are the inputs as flat contiguous arrays, `targets` the outputs (`outs`): both are the caller's
+    own memory where that is contiguous.
     """
 
     def __init__(
@@ -50,23 +50,22 @@ class Call:
                 f"the mean of {self.dtype} is none; take op='sum' and divide it, or pass floats"
             )
         self.op, self._shapes = op, [array.shape for array in given]
-        self._outs = [
+        self.outs = [
             np.empty(array.shape, array.dtype) if out is None else _checked_out(out, array)
             for array, out in zip(given, outs, strict=True)
         ]
         self.sources = [np.ascontiguousarray(array).reshape(-1) for array in given]
         self.targets = [
-            out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype) for out in self._outs
+            out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype) for out in self.outs
         ]
         _refuse_overlaps(self.sources, self.targets)
         self.size = sum(source.size for source in self.sources)
 
-    def result(self) -> list[NDArray[Any]]:
-        """Return the outputs, once `targets` are complete."""
-        for out, target in zip(self._outs, self.targets, strict=True):
+    def finish(self) -> None:
+        """Fill the outputs, once `targets` are complete."""
+        for out, target in zip(self.outs, self.targets, strict=True):
             if not out.flags.c_contiguous:
                 out[...] = target.reshape(out.shape)
-        return self._outs
 
     def header(self, number: int) -> NDArray[np.int32]:
         """Return the CALL_VALUES that tell the other ranks of this call, the job's all-reduce `number`."""
@@ -80,6 +79,21 @@ def of_one_dtype(arrays: Sequence[ArrayLike]) -> list[slice]:
     dtypes = [np.asarray(array).dtype for array in arrays]
     borders = [i for i in range(len(dtypes)) if i == 0 or dtypes[i] != dtypes[i - 1]]
     return [slice(a, b) for a, b in pairwise([*borders, len(dtypes)])]
+
+
+def outputs(out: Sequence[NDArray[Any] | None] | None, count: int) -> list[NDArray[Any] | None]:
+    """Return what was given as `out` of a list of arrays, one each; UnsupportedError."""
+    if out is None:
+        return [None] * count
+    try:
+        outs = list(out)
+    except TypeError:
+        raise UnsupportedError(
+            f"all_reduce of {count} arrays: out is a {type(out).__name__}; pass a list of as many arrays"
+        ) from None
+    if len(outs) != count:
+        raise UnsupportedError(f"all_reduce of {count} arrays with {len(outs)} in out; pass as many")
+    return outs
 
 
 def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:

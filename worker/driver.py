@@ -82,21 +82,28 @@ class Driver:
         with self.changed:
             self._waiting += 1
         try:
-            while not handle.done:
+            done = False
+            while not done:
                 turn = None
                 with self.changed:
-                    if driving or not self._driving:
+                    if done := handle.done:
+                        pass
+                    elif driving or not self._driving:
                         driving = self._driving = True
                         turn = self._poll(limit)
                     elif not once:
                         self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
                 if turn is not None:
                     self._exchange(*turn, 0.0 if once else limit)
-                now = time.monotonic()
-                handle.report(now)
-                if now >= limit or once:
+                if once:
                     return
-            handle.report(time.monotonic())
+                now = time.monotonic()
+                if handle.has_news(now):
+                    if driving:  # the application may take its time, or wait for another handle
+                        self._give_way()
+                        driving = False
+                    handle.report(now)
+                done = done or now >= limit
         except BaseException as error:
             self._give_up(error)
             raise
@@ -108,6 +115,12 @@ class Driver:
                     self._close_retired()
                 if self._waiting or self._pumpable:
                     self.changed.notify_all()
+
+    def _give_way(self) -> None:
+        with self.changed:
+            self._driving = False
+            self._close_retired()
+            self.changed.notify_all()
 
     def _poll(self, limit: float) -> tuple[Engine, Transport, Packets, float] | None:
         """Return what to send and until when to receive; None once there was nothing to do for a moment."""
@@ -185,10 +198,7 @@ class Driver:
                 engine.leave(str(error), error)
             self._quit(engine, error)
         finally:
-            with self.changed:
-                self._driving = False
-                self._close_retired()
-                self.changed.notify_all()
+            self._give_way()
 
     def _retire(self, transport: Transport) -> None:
         """Close a transport, or leave that to the thread that uses it."""

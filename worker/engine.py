@@ -103,7 +103,7 @@ class Engine(Epoch):
         """
         self.left = reason
         while self._running:
-            self._fail(self._running.popleft(), error or self._not_in_job())
+            self._running.popleft().finish(self.stats.copy(), error or self._not_in_job())
         self._unsent.clear()
 
     def skip_to(self, number: int) -> None:
@@ -239,14 +239,11 @@ class Engine(Epoch):
             self.stats.rtt = self.timer.quickest
             if head.mismatch is not None:
                 self.failure = head.mismatch
-                self._fail(head, head.mismatch)
+                head.finish(self.stats.copy(), head.mismatch)
                 self.leave("an all_reduce did not match the other ranks'")
                 return
             self.stats.elements += head.size
-            head.done, head.stats = True, self.stats.copy()
-
-    def _fail(self, operation: Operation, error: WorkerError) -> None:
-        operation.done, operation.error, operation.stats = True, error, self.stats.copy()
+            head.finish(self.stats.copy())
 
     def _not_in_job(self) -> NotInJobError:
         return NotInJobError(

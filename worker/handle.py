@@ -68,12 +68,18 @@ class Handle:
         results = [array for operation in self._operations for array in operation.result()]
         return results[0] if self._alone else results
 
-    def report(self, now: float) -> None:
-        """Tell the application of progress, if it is time."""
+    def has_news(self, now: float) -> bool:
+        """Whether it is time to tell the application of progress."""
         if self._progress is None or (now < self._told_at + PROGRESS_PAUSE and not self.done):
-            return
-        total = sum(operation.size for operation in self._operations)
-        summed = sum(operation.summed for operation in self._operations)
-        if summed != self._told:
-            self._told, self._told_at = summed, now
-            self._progress(summed, total)
+            return False
+        return self._summed != self._told
+
+    def report(self, now: float) -> None:
+        """Tell the application of progress, which it wants to hear of."""
+        assert self._progress is not None
+        self._told, self._told_at = self._summed, now
+        self._progress(self._told, sum(operation.size for operation in self._operations))
+
+    @property
+    def _summed(self) -> int:
+        return sum(operation.summed for operation in self._operations)

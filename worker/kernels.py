@@ -59,6 +59,7 @@ class Tensors:
     def __init__(self, arrays: Sequence[tuple[int, NDArray[Any]]], elements: int) -> None:
         self.elements = elements
         self._parts = [(first, first - (-array.size // elements), array) for first, array in arrays]
+        self._starts = np.array([first for first, _ in arrays], np.int64)
         self.end = self._parts[-1][1] if arrays else 0
         """One more than the last chunk."""
         self.size = sum(array.size for _, array in arrays)
@@ -82,7 +83,8 @@ class Tensors:
     def rows(self, first: int, last: int, dtype: Any) -> NDArray[Any]:
         """Return chunks first..last-1 as (k, elements) of a dtype, a copy."""
         rows = np.zeros((last - first, self.elements), dtype)
-        for start, end, array in self._parts:
+        begin, beyond = np.searchsorted(self._starts, (first + 1, last))
+        for start, end, array in self._parts[max(0, begin - 1) : beyond]:
             low, high = max(first, start), min(last, end)
             if low < high:
                 part = array[(low - start) * self.elements : (high - start) * self.elements]
@@ -91,9 +93,10 @@ class Tensors:
 
     def store(self, chunks: Indexes, rows: NDArray[Any]) -> None:
         """Write (k, elements) values to these chunks."""
-        for start, end, array in self._parts:
-            inside = (chunks >= start) & (chunks < end)
-            to, of = chunks[inside] - start, rows[inside]
+        at = np.searchsorted(self._starts, chunks, "right") - 1
+        for i in np.unique(at).tolist():
+            start, _, array = self._parts[i]
+            to, of = chunks[at == i] - start, rows[at == i]
             whole = array[: array.size // self.elements * self.elements].reshape(-1, self.elements)
             full = to < len(whole)
             whole[to[full]] = of[full]

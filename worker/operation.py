@@ -58,7 +58,6 @@ class Operation:
         self._own_call = call.header(number)
         self._calls = np.zeros((self._stream.headers, elements), np.int32)
         self._headers_missing = self.headers = self._stream.headers
-        self._result: Any = None
         self.ahead = self._stream.ahead
         """Packets that a float chunk's exponent is ahead of its values."""
         self.is_short = self.ahead >= of_floats > 0
@@ -159,20 +158,23 @@ class Operation:
             self.mismatch = compare_calls(self._calls.reshape(-1)[: CALL_VALUES * n].reshape(n, CALL_VALUES))
         return positions[~is_header], picked[~is_header]
 
+    def finish(self, stats: Stats, error: WorkerError | None = None) -> None:
+        """It is done: all results are here, or the error is why they will not come."""
+        if error is None:
+            self._call.finish()  # not in `result`: once done, `out` is the caller's
+        self.done, self.error, self.stats = True, error, stats
+
     def result(self) -> list[NDArray[Any]]:
         """Return the outputs, once it is done; raises what ended it, or NonFiniteError."""
         if self.error is not None:
             raise self.error.with_traceback(None)
-        if self._result is None:
-            unsendable = self._stream.unsendable
-            if unsendable.any():
-                first = int(unsendable.argmax())
-                raise NonFiniteError(
-                    int(unsendable.sum()),
-                    self._source.values_before(first),
-                    self._elements,
-                    bool(self._stream.own_unsendable.any()),
-                )
-            self._result = self._call.result()
-        result: list[NDArray[Any]] = self._result
-        return result
+        unsendable = self._stream.unsendable
+        if unsendable.any():
+            first = int(unsendable.argmax())
+            raise NonFiniteError(
+                int(unsendable.sum()),
+                self._source.values_before(first),
+                self._elements,
+                bool(self._stream.own_unsendable.any()),
+            )
+        return self._call.outs

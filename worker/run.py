@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -177,14 +178,15 @@ def made(options: Options) -> NDArray[Any]:
 def read(path: Path, dtype: str | None) -> NDArray[Any]:
     """Return a .npy file's array, memory-mapped; its dtype must be `dtype` if one is given."""
     try:
-        array = np.load(path, mmap_mode="r")
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            raise FileError(path, "is no ordinary file; name another --input")
+        array = np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise FileError(path, f"cannot be read: {error.strerror or error}; give another --input") from error
-    except (ValueError, EOFError) as error:
+    except WorkerError:
+        raise
+    except Exception as error:  # a header may hold anything, and numpy raises what it comes upon
         raise FileError(path, "is no whole .npy file of numbers; write it with numpy.save") from error
-    if not isinstance(array, np.ndarray):
-        array.close()
-        raise FileError(path, "is an archive of several arrays; write the one with numpy.save")
     wanted = None if dtype is None else dtype_of(dtype)
     if wanted is not None and wanted.name == "bfloat16" and array.dtype == np.dtype("V2"):
         return array.view(wanted)  # numpy's files do not name it

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from wire.membership import Membership
 
-from .calls import Call, of_one_dtype
+from .calls import Call, of_one_dtype, outputs
 from .driver import LINGER, Driver, Membered
 from .engine import Engine
-from .errors import NotInJobError, ResumeError, UnsupportedError, WorkerError
+from .errors import NotInJobError, ResumeError, WorkerError
 from .handle import Handle, Progress
 from .kept import Ranges
 from .kernels import Kernels
@@ -46,7 +46,7 @@ class Worker(Driver):
         self.drained: int | None = None
         """All-reduces that the job still completes, once it is drained."""
         self._calling = False  # a thread is in all_reduce
-        self._owed: deque[WorkerError] = deque()  # each fails one call that has not begun
+        self._owed: deque[WorkerError] = deque()  # each fails one all-reduce that has not begun
         self._lost: Callable[[], WorkerError] | None = None  # why these members ended
         self._generation = membership.epoch  # the epoch in which these members began
         self._barriers = 0
@@ -186,7 +186,9 @@ class Worker(Driver):
         if self._session is not None:
             with self.changed:
                 # The others may need what we sent before the last change of epoch.
-                self.changed.wait_for(lambda: self._over is not None or not self._pumpable, LINGER)
+                self.changed.wait_for(
+                    lambda: self._over is not None or self._waiting or not self.engine.outstanding, LINGER
+                )
             self._session.close()
         with self.changed:
             if self._over is None:
@@ -210,30 +212,28 @@ class Worker(Driver):
         """Begin an all-reduce in the present epoch, or wait for the next."""
         alone = not isinstance(array, list | tuple)
         arrays = [array] if alone else array
-        outs = [out] if alone else [None] * len(array) if out is None else list(out)
-        if len(outs) != len(arrays):
-            raise UnsupportedError(
-                f"all_reduce of {len(arrays)} arrays with {len(outs)} in out; pass as many"
-            )
+        outs = [out] if alone else outputs(out, len(arrays))
+        runs = of_one_dtype(arrays)
         session, seconds = self._session, self.engine.timeout if timeout is None else timeout
         with self.changed:
-            engine = self._await_epoch(time.monotonic() + seconds)
+            engine = self._await_epoch(time.monotonic() + seconds, len(runs))
             if engine is not None:
                 if session is not None and self.drained is not None and engine.begun >= self.drained:
                     raise JobDrainingError(session.job, self.drained)
                 before, now = engine.stats.copy(), time.monotonic()
-                calls = [Call(arrays[run], op, outs[run], cast) for run in of_one_dtype(arrays)]
+                calls = [Call(arrays[run], op, outs[run], cast) for run in runs]
                 operations = [engine.begin(call, now, timeout=timeout) for call in calls]
                 return Handle(operations, alone, self._drive, engine.stats, before, progress)
         assert session is not None
         raise session.no_epoch(seconds)
 
-    def _await_epoch(self, limit: float) -> Engine | None:
-        """Return the engine once it can begin something; None at the limit."""
+    def _await_epoch(self, limit: float, begins: int = 0) -> Engine | None:
+        """Return the engine once it can begin so many all-reduces; None at the limit."""
         while True:
             self._refuse_if_over()
-            if self._owed:
-                raise self._owed.popleft()
+            if begins and self._owed:
+                owed = [self._owed.popleft() for _ in range(min(begins, len(self._owed)))]
+                raise owed[0]
             if self._session is None or (self.engine.left is None and not self.engine.stopped):
                 return self.engine
             left = limit - time.monotonic()

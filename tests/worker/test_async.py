@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -239,6 +240,8 @@ def test_a_list_is_refused_before_anything_is_begun() -> None:
     for arrays, out, says in (
         ([base, np.zeros(3)], None, "cast=True"),
         ([base, base], [base], "2 arrays with 1 in out"),
+        ([base], 5, "out is a int; pass a list"),
+        (base, [base], "out is a list; pass a numpy array"),
         ([base[:50], base[50:]], [base[50:], base[:50]], "overlaps"),
         ([base, base], [base, None], "overlaps"),
         ([base.copy(), base], [base, base[:100]], "overlaps"),
@@ -301,3 +304,63 @@ def test_percentiles(times: list[float]) -> None:
         true = np.percentile(times, percent, method="inverted_cdf")
         assert found is not None
         assert true / 1.1 < found < true * 1.1
+
+
+def test_out_is_filled_once_the_handle_is_done() -> None:
+    """Also where it is not contiguous: `result` is not needed for it, and does not write to it any more."""
+    job = Job(2)
+    wide = np.zeros((2, 30, 2), np.int32)
+    calls = [
+        job.workers[r].all_reduce_async(np.arange(30, dtype=np.int32), out=wide[r, :, 0]) for r in (0, 1)
+    ]
+    assert all(handle.wait() for handle in reversed(calls))
+    assert wide[0, :, 0].tolist() == list(range(0, 60, 2))
+    wide[0] = 7
+    assert calls[0].result().tolist() == [7] * 30
+
+
+def test_a_progress_callback_may_wait_for_another_handle() -> None:
+    job = Job(2)
+    waited: list[bool] = []
+
+    def call(rank: int, worker: Any) -> None:
+        other = worker.all_reduce_async(np.ones(64 * 40, np.int32))
+        worker.all_reduce(np.ones(64 * 40, np.int32), progress=lambda *_: waited.append(other.wait(5)))
+
+    in_threads(job, call)
+    assert waited
+    assert all(waited)
+
+
+def test_progress_is_told_to_who_waits() -> None:
+    [worker] = Job(1).workers
+    told: list[tuple[int, int]] = []
+    handle = worker.all_reduce_async(np.ones(64, np.int32), progress=lambda *at: told.append(at))
+    assert not told
+    handle.wait()
+    assert told[-1] == (64, 64)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float16])
+def test_work_does_not_grow_with_the_square_of_a_list(dtype: Any) -> None:
+    """Lines of Python that numpy's part of the work executes, for lists of 200 and of 800 small arrays."""
+
+    def lines(count: int) -> int:
+        [worker] = Job(1, window=64, lead=16).workers
+        executed = 0
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal executed
+            executed += event == "line"
+            return trace if frame.f_globals["__name__"] == "worker.kernels" else None
+
+        sys.settrace(trace)
+        try:
+            results = worker.all_reduce([np.full(3, 5, dtype)] * count)
+        finally:
+            sys.settrace(None)
+        assert all(result.tolist() == [5.0] * 3 for result in results)
+        return executed
+
+    lines(10)
+    assert lines(800) < 6 * lines(200)

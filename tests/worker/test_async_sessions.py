@@ -55,6 +55,30 @@ def test_a_lost_worker_fails_all_that_were_begun(make_job: MakeJob) -> None:
     job.reduce()
 
 
+def test_a_lost_worker_fails_a_list_once(make_job: MakeJob) -> None:
+    """A list of three types is three all-reduces and one call, and an empty one is none."""
+    job = make_job(3)
+    mixed = [np.zeros(9, dtype) for dtype in (np.int32, np.float32, np.int32)]
+    handle = job.workers[0].all_reduce_async(mixed)
+    job.kill(2)
+    with pytest.raises(WorkerLostError, match="rank 2"):
+        handle.result(LIMIT)
+    with pytest.raises(WorkerLostError, match="rank 2"):
+        job.workers[1].all_reduce(mixed)
+    job.restart(2)
+    assert job.workers[1].all_reduce([]) == []
+    job.reduce()
+
+
+def test_close_waits_for_what_is_under_way(make_job: MakeJob) -> None:
+    job = make_job(2, loss=0.05)
+    handles = [[worker.all_reduce_async(array) for array in ARRAYS] for worker in job.workers]
+    job.workers[0].close()
+    for of_rank in handles:
+        for handle, array in zip(of_rank, ARRAYS, strict=True):
+            np.testing.assert_array_equal(handle.result(LIMIT), 2 * array)
+
+
 def test_drain_completes_all_that_were_begun(make_job: MakeJob) -> None:
     job = make_job(2)
     early = [job.workers[0].all_reduce_async(array) for array in ARRAYS]

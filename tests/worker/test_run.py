@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,11 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "text.npy").write_text("text")
     (tmp_path / "empty.npy").touch()
     np.savez(tmp_path / "several.npz", a=np.zeros(1))
+    (tmp_path / "not-zipped.npy").write_bytes(b"PK\x03\x04")
+    for name, shape in (("open-ended", "(3,"), ("endless", f"({2**70},)}}")):
+        header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}\n".encode()
+        (tmp_path / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header)
+    os.mkfifo(tmp_path / "pipe.npy")
     np.save(tmp_path / "int64.npy", np.zeros(1, np.int64))
     np.save(tmp_path / "big-endian.npy", np.zeros(1, ">f4"))
     np.save(tmp_path / "float64.npy", np.zeros(1))
@@ -161,7 +167,11 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         ("cut.npy", None, "no whole .npy file of numbers; write it with numpy.save"),
         ("text.npy", None, "no whole .npy file of numbers"),
         ("empty.npy", None, "no whole .npy file of numbers"),
-        ("several.npz", None, "archive of several arrays"),
+        ("several.npz", None, "no whole .npy file of numbers"),
+        ("not-zipped.npy", None, "no whole .npy file of numbers"),
+        ("open-ended.npy", None, "no whole .npy file of numbers"),
+        ("endless.npy", None, "no whole .npy file of numbers"),
+        ("pipe.npy", None, "no ordinary file; name another --input"),
         ("int64.npy", None, "holds int64 values; convert it to one of int32, float32, float16"),
         ("big-endian.npy", None, "holds >f4 values; convert"),
         ("float64.npy", None, "say --dtype float64"),
