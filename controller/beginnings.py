@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
 from copy import copy
 
@@ -104,7 +104,7 @@ class Beginnings:
                     group.ask_again(time.monotonic())
                     return
                 g0, workers = group.memberships[0].g0, len(group.hosts)
-                failures = await self._swap(job, had, planned)
+                failures = await self._swap(job, old, had, planned)
                 if not failures:
                     group.installed = True
                     self._note(
@@ -134,17 +134,21 @@ class Beginnings:
         job.homeless = ""
         return site if all(job.switches[name].in_line for name in site.tree.switches) else None
 
-    async def _swap(self, job: LiveJob, had: Epoch | None, planned: Epoch) -> list[SwitchClientError]:
+    async def _swap(
+        self, job: LiveJob, links: Sequence[SwitchLink], had: Epoch | None, planned: Epoch
+    ) -> list[SwitchClientError]:
         """Delete an epoch's entries everywhere, then write another's; return what failed.
 
-        A switch that cannot be reached is brought in line when it comes back.
+        `links` are of the tree before, and may hold a rate without an epoch. A switch that cannot be reached
+        is brought in line when it comes back.
         """
         failures: list[SwitchClientError] = []
         steps = [(name, node, None) for name, node in (had.nodes.items() if had else ())]
         moves = [*reversed(steps), *((name, None, node) for name, node in planned.nodes.items())]
         for name, node, _ in steps:
             job.switches[name].leave_over(node)
-        away = {name for name, _, _ in moves if not job.switches[name].in_line}
+        names = {*(link.name for link in links), *planned.nodes}
+        away = {name for name in names if not job.switches[name].in_line}
         for name in away:
             job.switches[name].distrust()
         for name, old, new in moves:
@@ -157,7 +161,7 @@ class Beginnings:
                 link.distrust()
                 failures.append(error)
                 away.add(name)
-        for name in {name for name, _, _ in moves} - away:
+        for name in names - away:
             job.switches[name].settle()
             await self._set_rate(job, job.switches[name], failures)
         return failures

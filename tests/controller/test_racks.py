@@ -476,6 +476,23 @@ def test_a_rate_is_the_same_everywhere_or_nowhere(net: Racks, monkeypatch: pytes
     run(work())
 
 
+def test_no_rate_is_left_where_a_job_was_to_be(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number becomes another job's, which would be held to it."""
+
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=16, rate_bps=10**7))
+            assert job.tree.root.switch == "s3"
+            cut(monkeypatch, frozenset({("s1", 3), ("s3", 1)}))
+            await until(lambda: controller.sites.dead.cables)
+            await Workers.join(controller, "a").follow()
+            assert job.tree.root.switch == "s4"
+            rated = [name for name in net.served if any(key[0] == "meter" for key in net.held(name))]
+            assert rated == ["s1", "s2", "s4"]
+
+    run(work())
+
+
 def contribute(net: Racks, member: dict[str, Any], chunks: int) -> list[tuple[int, bytes]]:
     """Send the first chunks of a rank to its switch; return what that sends."""
     membership = Membership(**member)
