@@ -12,7 +12,7 @@ OPTIONS = $(call option,WORKERS,workers) $(call option,ELEMENTS,elements) $(call
 
 .PHONY: help setup run test test-slow fuzz lint p4 clean
 help:
-	@echo 'make run        train through the network (needs root; WORKERS ELEMENTS LOSS SEED SWITCH KEEP PCAP)'
+	@echo 'make run        train through the network (WORKERS ELEMENTS LOSS SEED SWITCH KEEP PCAP)'
 	@echo 'make test       run every test that can run here'
 	@echo 'make test-slow  run the long set'
 	@echo 'make fuzz       random packets through the embedded switch under sanitizers, for SECONDS=60'
