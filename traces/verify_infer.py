@@ -25,6 +25,11 @@ from .table import Category, Table, UdpChecksum
 from .verify_findings import Findings
 from .verify_tree import Seat, Tree
 
+MOST_PORTS = 4096
+"""Ports that are remembered, the first ones: who forges packets must not fill the memory."""
+MOST_SENDERS = 320
+"""Addresses that a job's epoch may have: 256 workers, and leaves."""
+
 
 @dataclass
 class _Port:
@@ -51,16 +56,24 @@ def infer(tables: Iterable[Table], findings: Findings) -> list[Tree]:
     Of a file that breaks off, what can be read is: who reads it again is told.
     """
     ports: dict[tuple[int, ...], _Port] = {}
+    beyond = 0
     with contextlib.suppress(TraceFileError):
         for table in tables:
-            _collect(table, ports)
+            beyond += _collect(table, ports)
+    if beyond:
+        findings.notes.append(
+            f"contributions come from over {MOST_PORTS} ports: those after are not guessed from"
+        )
+        findings.unchecked["contributions from ports beyond the first ones"] += beyond
     jobs: defaultdict[int, list[_Port]] = defaultdict(list)
     for port in sorted(ports.values(), key=lambda each: each.first):
         jobs[port.job].append(port)
     return [tree for job in sorted(jobs) for tree in _trees(jobs[job], findings)]
 
 
-def _collect(table: Table, ports: dict[tuple[int, ...], _Port]) -> None:
+def _collect(table: Table, ports: dict[tuple[int, ...], _Port]) -> int:
+    """Take in contributions; return how many are from ports that there is no room for."""
+    beyond = 0
     rows = np.flatnonzero(
         (table.category == Category.CONTRIBUTION) & (table.udp_checksum != UdpChecksum.WRONG)
     )
@@ -68,7 +81,11 @@ def _collect(table: Table, ports: dict[tuple[int, ...], _Port]) -> None:
     keys, which = np.unique(
         np.stack([column[rows].astype(np.int64) for column in columns]), axis=1, return_inverse=True
     )
+    many = np.bincount(which.reshape(-1)).tolist()
     for index, key in enumerate(keys.T.tolist()):
+        if len(ports) >= MOST_PORTS and tuple(key) not in ports:
+            beyond += many[index]
+            continue
         mine = rows[which.reshape(-1) == index]
         port = ports.setdefault(
             tuple(key), _Port(key[0], key[1], key[2], key[3], int(table.time[mine].min()))
@@ -78,6 +95,7 @@ def _collect(table: Table, ports: dict[tuple[int, ...], _Port]) -> None:
         chunk, slot, version = (column[mine[first]] for column in (table.chunk, table.slot, table.version))
         wraps = (np.diff(chunk) == 1) & (slot[1:] == 0) & (version[1:] != version[:-1])
         port.windows.update(_counts(slot[:-1][wraps].astype(np.int64) + 1))
+    return beyond
 
 
 def _counts(values: NDArray[Any]) -> dict[int, int]:
@@ -88,11 +106,21 @@ def _counts(values: NDArray[Any]) -> dict[int, int]:
 def _trees(ports: list[_Port], findings: Findings) -> list[Tree]:
     """Return a job's trees; `ports` in the order of their first packets."""
     epochs: list[list[_Port]] = [[]]
+    present: set[int] = set()
     for port in ports:
-        if any(each.ip == port.ip for each in epochs[-1]):
+        if port.ip in present:
             epochs.append([])
+            present.clear()
         epochs[-1].append(port)
+        present.add(port.ip)
     job, number = ports[0].job, len(epochs)
+    senders = max(map(len, epochs))
+    if senders > MOST_SENDERS:
+        findings.notes.append(
+            f"job {job}: {senders} addresses send contributions, more than a job can have: it is not judged "
+            "without memberships"
+        )
+        return []
     if number > 1:
         findings.unchecked["epochs that are not told of: what ended them, and who had to contribute"] += (
             number

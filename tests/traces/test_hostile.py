@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from tests.traces import made
-from traces import files
+from traces import files, verify_infer
 from traces.cli import app
 from traces.errors import FilterError, MembersError, TraceFileError
 from traces.names import MEMBERSHIPS
@@ -149,3 +150,26 @@ def test_memberships_that_are_too_deep(tmp_path: Path) -> None:
     path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
     (tmp_path / MEMBERSHIPS).write_text("[" * 100_000)
     assert isinstance(run("show", path).exception, MembersError)
+
+
+def forged(tmp_path: Path, many: int, job: int, addresses: int) -> Path:
+    """Contributions from as many ports and addresses, at right checksums."""
+    frame = np.frombuffer(made.one(job=job), np.uint8)
+    frames = np.tile(frame, (many, 1))
+    number = np.arange(many)
+    frames[:, 28:30] = (number % addresses).astype(">u2").view(np.uint8).reshape(-1, 2)
+    frames[:, 34:36] = (number // addresses + 1).astype(">u2").view(np.uint8).reshape(-1, 2)
+    frames[:, 40:42] = 0
+    return made.put(tmp_path, made.pcap([made.ip_sum(each.tobytes()) for each in frames]), "forged.pcap")
+
+
+def test_forged_members_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = forged(tmp_path, 2000, 3, verify_infer.MOST_SENDERS + 1)
+    assert (
+        f"job 3: {verify_infer.MOST_SENDERS + 1} addresses send contributions" in run("verify", path).output
+    )
+    monkeypatch.setattr(verify_infer, "MOST_PORTS", 100)
+    told = run("verify", forged(tmp_path, 1000, 3, 50), "--json")
+    answer = json.loads(told.output)
+    assert answer["unchecked"]["contributions from ports beyond the first ones"] == 900
+    assert "over 100 ports" in answer["notes"][0]
