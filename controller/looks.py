@@ -19,7 +19,7 @@ from controller.program.peek import SlotState
 from controller.program.verdicts import Counts, JobVerdicts
 from controller.requests import NotReadyError
 from controller.switches import SwitchLink
-from controller.tally import JobCounts
+from controller.tally import JobCounts, JobTally
 from wire.hints import command
 from wire.verdicts import REPORTED, Verdict
 
@@ -31,6 +31,8 @@ AT_ONCE = 32
 """Peeks under one hold of the lock."""
 JOBS_AT_ONCE = 2
 """Jobs whose counters are read under one hold of the lock."""
+COUNTS = 3
+"""Attempts to count one job that moves."""
 REFUSED = REPORTED | {Verdict.NO_RECEIVER}
 """Verdicts that are not ordinary loss and reordering."""
 
@@ -212,9 +214,11 @@ def _view(job: LiveJob, epoch: Epoch, near: int, states: Sequence[SlotState], no
 async def counts(jobs: Sequence[LiveJob]) -> list[tuple[LiveJob, JobCounts]]:
     """Return what the switches have counted for jobs, without what was counted before them.
 
-    Jobs that end meanwhile, or one of whose switches is not in line, are left out. Raises SwitchClientError.
+    Jobs that end or move meanwhile, or one of whose switches is not in line, are left out. Raises
+    SwitchClientError.
     """
     read: dict[str, dict[str, JobVerdicts]] = {job.name: {} for job in jobs}
+    of: dict[str, dict[str, JobTally]] = {job.name: {} for job in jobs}
     by_link: dict[str, list[LiveJob]] = {}
     for job in jobs:
         for link in job.links:
@@ -230,16 +234,24 @@ async def counts(jobs: Sequence[LiveJob]) -> list[tuple[LiveJob, JobCounts]]:
                 asked = {job.number: max(0, tallies[job.name].known) for job in some}
                 told = await asyncio.to_thread(link.program.verdicts.of_jobs, link, asked)
                 for job in some:
-                    if job.tallies.at.get(switch) is tallies[job.name]:  # else the job has moved
-                        read[job.name][switch] = tallies[job.name].take(told[job.number])
-    whole = [job for job in jobs if not job.removed and {*job.tree.switches} <= read[job.name].keys()]
-    return [(job, job.tallies.total(read[job.name], job.inputs)) for job in whole]
+                    read[job.name][switch] = tallies[job.name].take(told[job.number])
+                    of[job.name][switch] = tallies[job.name]
+
+    def whole(job: LiveJob) -> bool:
+        """Say whether all was read, and of its present tree: what was counted in a former one is kept."""
+        return not job.removed and all(
+            switch in of[job.name] and job.tallies.at.get(switch) is of[job.name][switch]
+            for switch in job.tree.switches
+        )
+
+    return [(job, job.tallies.total(read[job.name], job.inputs)) for job in jobs if whole(job)]
 
 
 async def count(job: LiveJob) -> JobCounts:
     """Return one job's counts. Raises NotReadyError while one of its switches is away, SwitchClientError."""
-    for _, found in await counts([job]):
-        return found
+    for _ in range(COUNTS):  # it may have moved meanwhile
+        for _, found in await counts([job]):
+            return found
     raise _not_ready(job)
 
 

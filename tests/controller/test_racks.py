@@ -453,6 +453,30 @@ def test_counts_stay_with_the_ranks_when_a_job_moves(net: Racks) -> None:
     run(work())
 
 
+def test_nothing_is_counted_twice_when_a_job_moves_meanwhile(net: Racks) -> None:
+    async def work() -> None:
+        async with net.controlled() as controller:
+            job = await controller.add(NewJob(name="a", workers=ALL, slots=4))
+            other = await controller.add(NewJob(name="b", workers=ALL, slots=4))
+            await controller.add(NewJob(name="big", workers=["h1", "h2"], slots=1012))
+            workers = Workers.join(controller, "a")
+            contribute(net, (await workers.follow())[0], 2)
+            assert (job.tree.switches, other.tree.root.switch) == (("s3", "s1", "s2"), "s4")
+            async with controller.links["s4"].lock:
+                counting = asyncio.create_task(looks.counts([job, other]))
+                await until(lambda: {"s1", "s2", "s3"} <= job.tallies.at.keys())
+                await asyncio.sleep(0.2)  # all but s4 has been read
+                await controller.change("a", JobChange(slots=16))
+                await workers.follow()
+                assert job.tree.switches == ("s3", "s2")
+            found = {each.name: counts for each, counts in await counting}
+            assert found.keys() == {"b"}  # half of what was read of the other is of its former tree
+            expected = {0: {Verdict.ABSORBED: (2, 616)}}
+            assert (await looks.count(job)).workers == expected
+
+    run(work())
+
+
 def test_a_rate_is_the_same_everywhere_or_nowhere(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
     put = Rates.set
 
