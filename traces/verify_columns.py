@@ -21,6 +21,8 @@ class Columns:
         self.known = np.zeros((0, seats), np.bool_)
         """A contribution was captured."""
         self.digest = np.zeros((0, seats), np.uint64)
+        self.sent_tag = np.zeros((0, seats), np.int16)
+        """Its tensor << 1 | flag."""
         self.sent = np.full((0, seats), NEVER)
         """When the first was."""
         self.sent_ref = np.zeros((0, seats), np.int64)

@@ -92,6 +92,7 @@ class Ledger:
         """The first chunk of each seat of which the capture holds all; NEVER until it is known."""
         self._lossy = np.array([each is None for each in whole], np.bool_)
         self.switch_of = np.array([seat.switch for seat in tree.seats], np.int64)
+        self._leaves = np.array([seat.leaf >= 0 for seat in tree.seats], np.bool_)
         self._base = tree.g0 if self.anchored else None
         self._phase = np.full(len(tree.seats), UNKNOWN)
         """What (offset + phase) mod 2W makes the place of a chunk: version * W + slot."""
@@ -268,6 +269,7 @@ class Ledger:
         fresh: Ints = up[first[new]]
         columns.known.reshape(-1)[places] = True
         columns.digest.reshape(-1)[places] = table.digest[rows.row[fresh]]
+        columns.sent_tag.reshape(-1)[places] = self._tags(table, rows.row[fresh])
         columns.sent.reshape(-1)[places] = rows.time[fresh]
         columns.sent_ref.reshape(-1)[places] = rows.ref[fresh]
         np.add.at(columns.have, (rows.offset[fresh] - self.low, self.switch_of[rows.seat[fresh]]), 1)
@@ -278,14 +280,17 @@ class Ledger:
         )
         differ = self._differing(columns.digest.reshape(-1)[key], table.digest[row])
         columns.poor[p[differ], self.switch_of[seat[differ]]] = True
+        tag = self._tags(table, row)
+        # A leaf's partial has those of whichever contribution it answers.
+        other = (columns.sent_tag.reshape(-1)[key] != tag) & ~self._leaves[seat]
+        other[differ] = True
         self.tell(
             Rule.COPIES,
             rows,
-            up[differ],
+            up[other],
             lambda i: f"two contributions of {self.name(rows.seat[i])} differ",
             lambda i: [int(columns.sent_ref[rows.offset[i] - self.low, rows.seat[i]])],
         )
-        tag = self._tags(table, row)
         places, first = np.unique(p, return_index=True)
         unset = columns.tag[places] < 0
         columns.tag[places[unset]] = tag[first[unset]]

@@ -77,6 +77,16 @@ def contributions_differ(capture: Capture) -> Captured:
     return add(capture, sent.but(values=(7, *sent.parsed().values[1:])), time=sent.time + 1)
 
 
+def copies_differ_in_tensor(capture: Capture) -> Captured:
+    sent = some(capture, False, host=2)[-1]
+    return change(capture, [sent], tensor=sent.parsed().tensor + 1)
+
+
+def copies_differ_in_flag(capture: Capture) -> Captured:
+    sent = some(capture, False, host=2)[-1]
+    return change(capture, [sent], flag=1 - sent.parsed().flag)
+
+
 def extra_result(capture: Capture) -> Captured:
     return add(capture, some(capture, True, host=2, end="h")[-1])
 
@@ -179,6 +189,8 @@ PLANTS: dict[Plant, Rule] = {
     wrong_exponent: Rule.EXPONENT,
     results_differ: Rule.COPIES,
     contributions_differ: Rule.COPIES,
+    copies_differ_in_tensor: Rule.COPIES,
+    copies_differ_in_flag: Rule.COPIES,
     extra_result: Rule.COUNT,
     contribution_missing: Rule.EARLY,
     result_too_early: Rule.EARLY,
