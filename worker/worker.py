@@ -182,7 +182,7 @@ class Worker(Driver):
             self.replace(membership, transport)
 
     def close(self) -> None:
-        """Leave the job and close the transport. Idempotent."""
+        """Leave the job once nothing is under way, after LINGER at most; close the transport. Idempotent."""
         if self._session is not None:
             with self.changed:
                 # The others may need what we sent before the last change of epoch.
