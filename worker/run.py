@@ -210,9 +210,9 @@ def written(path: Path | None, like: NDArray[Any]) -> Iterator[NDArray[Any]]:
         yield np.empty(like.shape, like.dtype)
         return
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        raise FileError(path, "is no ordinary file; name another --output")
     try:
+        if path.exists() and not path.is_file():
+            raise FileError(path, "is no ordinary file; name another --output")
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     except OSError as error:
         raise FileError(path, f"cannot be written: {error.strerror}; name another --output") from error
@@ -229,13 +229,15 @@ def written(path: Path | None, like: NDArray[Any]) -> Iterator[NDArray[Any]]:
                     "--output",
                 ) from error
             yield out.view(like.dtype)
-            out.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), _mode())
-        try:
-            part.replace(path)
-        except OSError as error:
-            raise FileError(path, f"cannot be written: {error.strerror}; name another --output") from error
+            try:
+                out.flush()
+                os.fsync(file.fileno())
+                os.fchmod(file.fileno(), _mode())
+                part.replace(path)
+            except OSError as error:
+                raise FileError(
+                    path, f"cannot be written: {error.strerror}; name another --output"
+                ) from error
     finally:
         with suppress(FileNotFoundError):
             part.unlink()

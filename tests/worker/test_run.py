@@ -147,6 +147,17 @@ def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_fails_at_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(FileError, match=r"b.npy: cannot be written: Input/output error; name another"):
+        with written(tmp_path / "b.npy", np.zeros(3)):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     np.save(tmp_path / "whole.npy", np.zeros(100, np.float32))
     (tmp_path / "cut.npy").write_bytes((tmp_path / "whole.npy").read_bytes()[:-1])
@@ -181,7 +192,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(FileError, match=f"{name}: .*{re.escape(said)}") as caught:
             read(tmp_path / name, dtype)
         assert caught.value.exit_code == 2
-    for path in (tmp_path, tmp_path / "no" / "b.npy", Path("/dev/null")):
+    for path in (tmp_path, tmp_path / "no" / "b.npy", Path("/dev/null"), tmp_path / ("b" * 300)):
         with pytest.raises(FileError, match="name another --output"), written(path, np.zeros(1)):
             raise AssertionError
 
