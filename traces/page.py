@@ -29,6 +29,8 @@ from .table import Category, Table
 
 MOST_PACKETS = 40_000
 """Of a page; one has about 100 bytes."""
+MOST_STRIDE = 1 << 32
+"""Beyond it only chunk 0 is left, which may have been sent that often."""
 TEMPLATE = Path(__file__).with_name("page.html")
 KINDS = ("contribution", "sent again", "result", "result again", "refused or malformed", "other")
 _CONTRIBUTION, _AGAIN, _RESULT, _RESULT_AGAIN, _REFUSED, _OTHER = range(len(KINDS))
@@ -103,9 +105,10 @@ class _Sample:
             kinds = _kinds(table, judged, here).tolist()
             for number, kind, packet in zip(by[part][stays].tolist(), kinds, told, strict=True):
                 self._kept.append((number, packet | {"what": kind}))
-            while len(self._kept) > MOST_PACKETS:
+            while len(self._kept) > MOST_PACKETS and self.stride <= MOST_STRIDE:
                 self.stride *= 2
                 self._kept = [each for each in self._kept if each[0] % self.stride == 0]
+            del self._kept[MOST_PACKETS:]
 
     def data(self, series: Series) -> dict[str, Any]:
         """Return what the page shows, as JSON's types: packets as columns, words by their index."""

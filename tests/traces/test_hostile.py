@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.traces import made
-from traces import files, verify_infer
+from traces import files, page, verify_infer
 from traces.cli import app
 from traces.errors import FilterError, MembersError, TraceFileError
 from traces.names import MEMBERSHIPS
@@ -173,3 +173,10 @@ def test_forged_members_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pyte
     answer = json.loads(told.output)
     assert answer["unchecked"]["contributions from ports beyond the first ones"] == 900
     assert "over 100 ports" in answer["notes"][0]
+
+
+def test_a_page_of_one_chunk_that_was_sent_too_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MOST_PACKETS", 50)
+    path, out = forged(tmp_path, 100, 3, 1), tmp_path / "page.html"
+    assert run("plot", path, "--html", out).exit_code == 0
+    assert '"shown":50,"seen":100' in out.read_text()
