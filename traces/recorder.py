@@ -88,11 +88,14 @@ class RingFile:
     def write(self, data: memoryview | bytes) -> None:
         """Append whole blocks. Raises CaptureError."""
         assert self._file is not None
+        begin = self._file.tell()
         try:
             left = memoryview(data)
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
+            self._file.truncate(begin)  # of a full disk: a block that breaks off would spoil what follows
+            self._file.seek(begin)
             raise CaptureError(
                 str(self._path(self._index)), f"cannot be written: {error.strerror}"
             ) from error
@@ -144,9 +147,11 @@ class _End:
 
     def close(self) -> EndCounts:
         """End its file; return its counts. Idempotent."""
-        counts = EndCounts(self.name, self.tap.packets, self.tap.dropped(), self.tap.uncut, self.error)
-        self.file.close(self._statistics())
-        return counts
+        try:
+            self.file.close(self._statistics())
+        except CaptureError as error:
+            self.error = self.error or str(error)
+        return EndCounts(self.name, self.tap.packets, self.tap.dropped(), self.tap.uncut, self.error)
 
 
 class Recorder:

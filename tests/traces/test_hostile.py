@@ -6,6 +6,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from typer.testing import CliRunner, Result
 from tests.traces import made
 from traces import files, page, verify_infer
 from traces.cli import app
-from traces.errors import FilterError, MembersError, TraceFileError
+from traces.errors import CaptureError, FilterError, MembersError, TraceFileError
 from traces.names import MEMBERSHIPS
+from traces.recorder import RingFile
 
 GOLDEN = Path(__file__).with_name("fixtures") / "embedded"
 
@@ -180,3 +183,21 @@ def test_a_page_of_one_chunk_that_was_sent_too_often(tmp_path: Path, monkeypatch
     path, out = forged(tmp_path, 100, 3, 1), tmp_path / "page.html"
     assert run("plot", path, "--html", out).exit_code == 0
     assert '"shown":50,"seen":100' in out.read_text()
+
+
+def test_a_full_disk_leaves_a_whole_file(tmp_path: Path) -> None:
+    head = made.section() + made.interface()
+    file = RingFile(tmp_path, "s1-h1", head, None, None)
+    block = made.enhanced(made.one(), 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(head) + len(block) + 100, limits[1]))
+    try:
+        file.write(block)
+        with pytest.raises(CaptureError, match=r"s1-h1\.pcapng: cannot be written: File too large"):
+            file.write(block)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    file.close(block)
+    assert [len(table) for table in files.read(tmp_path / "s1-h1.pcapng")] == [2]
