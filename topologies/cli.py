@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import NetOption, complete_hosts, print_table
+from controller.terminal import CommandError, NetOption, complete_hosts, print_table
 from topologies import link_cli, links, look_cli, rootless
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError
@@ -200,6 +200,9 @@ def net_exec(
     """Run a command in a host; its exit code is ours. Options of ours go before HOST."""
     from topologies.processes import host_argv
 
+    if argv[0].startswith("-") and argv[0] != "--":  # mnexec would take it for one of its own
+        first = command("net exec --net NAME HOST CMD")
+        raise CommandError(f"net exec {host} {argv[0]}", f"options go before the host: {first}")
     record = records.load_default(net)
     whole = host_argv(record, host, argv)
     os.environ[NET_VARIABLE] = record.name
@@ -254,7 +257,7 @@ def _span(record: NetRecord) -> str:
     between = sum(link.a.node not in {host.name for host in record.hosts} for link in record.links)
     return (
         f"{hosts} on {len(record.switches)} switches, {top.name} to {end.name} ({record.target}), "
-        f"{between} links between them"
+        f"{between} link{'s' * (between != 1)} between them"
     )
 
 

@@ -33,7 +33,12 @@ def net_draw(
     draw.check_place(path)  # before the loads are counted
     jobs = _jobs(record)
     draw.draw(record, draw.plan(record, jobs), draw.loads(record, seconds), path)
-    typer.echo(f"{path}: {len(record.switches)} switches, {len(record.hosts)} hosts, {len(jobs)} jobs")
+    parts = (
+        (len(record.switches), "switch", "switches"),
+        (len(record.hosts), "host", "hosts"),
+        (len(jobs), "job", "jobs"),
+    )
+    typer.echo(f"{path}: {', '.join(f'{n} {one if n == 1 else many}' for n, one, many in parts)}")
 
 
 def _jobs(record: NetRecord) -> list[dict[str, Any]]:

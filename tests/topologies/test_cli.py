@@ -35,6 +35,10 @@ def p4reduce(*args: str) -> tuple[int, str, str]:
         (["net", "up", "star", "--switch", "tofino"], "error: no such switch target: tofino"),
         (["net", "down", "--net", "none"], "error: there is no network none"),
         (["net", "down", "none"], "error: say which network by its option: p4reduce net down --net none"),
+        (
+            ["net", "exec", "h1", "--net", "none", "ls"],
+            "error: net exec h1 --net: options go before the host",
+        ),
         (["net", "exec", "--net", "none", "h1", "ls", "-l"], "error: there is no network none"),
         (["net", "exec", "--net", "none", "h1", "p4reduce", "--net", "x"], "error: there is no network none"),
     ],
