@@ -67,6 +67,11 @@ class Rooms(TyperGroup):
         command.params = [param for param in command.params if param.name not in _COMPLETION]
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the room of what was typed; where there is none, typer suggests some of `commands`."""
+        self.commands = {name: TyperCommand(name) for name in self.list_commands(ctx)}
+        return super().resolve_command(ctx, args)
+
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Complete a room's name, with the rooms as ROOMS has them."""
         self._listing = True

@@ -79,6 +79,7 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     code, _, err = p4reduce("nonsense")
     assert code == 2
     assert "No such command" in err
+    assert "Did you mean 'net'?" in p4reduce("nett", "up")[2]
 
 
 def test_the_version_is_the_package_s() -> None:
