@@ -167,7 +167,9 @@ def draw(record: NetRecord, picture: Picture, load: Mapping[Cable, Load], out: P
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise NetworkError(str(out), "pictures need matplotlib: pip install 'p4reduce[plots]'") from None
+        raise NetworkError(
+            str(out), "pictures need matplotlib: .venv/bin/pip install -e '.[plots]'"
+        ) from None
 
     places = picture.places
     width = max(x for x, _ in places.values()) + 1

@@ -32,7 +32,7 @@ Panel = Callable[[Any, Series, JobSeries], None]
 def check(out: Path) -> None:
     """Raise PlotError unless pictures can be drawn, and `out` is a folder or a picture's name."""
     if find_spec("matplotlib") is None:
-        raise PlotError(str(out), "pictures need matplotlib: pip install 'p4reduce[plots]'")
+        raise PlotError(str(out), "pictures need matplotlib: .venv/bin/pip install -e '.[plots]'")
     if _is_file(out) and out.suffix.lower().removeprefix(".") not in FORMATS:
         raise PlotError(str(out), f"a picture's name ends in {' or '.join('.' + each for each in FORMATS)}")
 

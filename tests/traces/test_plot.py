@@ -83,5 +83,5 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     )
     run = CliRunner().invoke(app, ["plot", str(GOLDEN / "bmv2"), "--out", str(tmp_path / "out")])
     assert isinstance(run.exception, PlotError)
-    assert "pip install 'p4reduce[plots]'" in str(run.exception)
+    assert ".venv/bin/pip install -e '.[plots]'" in str(run.exception)
     assert not (tmp_path / "out").exists()
