@@ -132,7 +132,9 @@ class Run:
             for _, each in wanted:
                 self._skip(each, self._over())
             return
-        self.say(f"network of {len(spec.switches)} switches and {len(spec.hosts)} hosts, {self.work.target}")
+        switches = len(spec.switches)
+        plural = "switch" if switches == 1 else "switches"
+        self.say(f"network of {switches} {plural} and {len(spec.hosts)} hosts, {self.work.target}")
         name = names.fresh("racks")
         with (
             manager.network(spec, name=name, target=self.work.target, elements=self.work.elements) as record,
