@@ -86,7 +86,7 @@ def chosen(every: Sequence[LinkEnd], links: str | None, ends: Ends) -> list[Link
         for name in links.split(","):
             if name not in names and name not in turned:
                 have = ", ".join(sorted(names))
-                raise CaptureError(f"--links {name}", f"there is no such link; there are {have}")
+                raise CaptureError(name, f"there is no such link; there are {have}")  # --links or --follow
         wanted = {turned.get(name, name) for name in links.split(",")}
         found = [end for end in every if end.link in wanted]
     if ends is not Ends.BOTH:

@@ -206,7 +206,7 @@ def test_links_and_jobs_are_chosen_by_name() -> None:
     with pytest.raises(CaptureError, match="--ends hosts: none of these links has such an end"):
         chosen(every, "s1-s2-2", Ends.HOSTS)
     with pytest.raises(
-        CaptureError, match=r"--links h3-s1: there is no such link; there are h1-s1, s1-s2-2, s1-s2-3"
+        CaptureError, match=r"^h3-s1: there is no such link; there are h1-s1, s1-s2-2, s1-s2-3"
     ):
         chosen(every, "h3-s1", Ends.BOTH)
     assert link_of("s2-s1-3") == "s1-s2-3"
