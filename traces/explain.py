@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wire.constants import frame_bytes
 
+from .chunk_life import Life, complete
 from .errors import TraceFileError
 from .files import expand, merged, readable
 from .lives import FAR, OWN, Collector, Ints, Lives
@@ -42,8 +42,6 @@ SOME = 0.25
 """Share of a chunk's life that may limit where the switch is busy."""
 QUEUED = 2.0
 """Times the quickest way, from which packets must have queued."""
-FULL = 0.9
-"""Share of the most chunks under way that counts as a full window."""
 
 
 @dataclass
@@ -98,106 +96,15 @@ def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
 
 def explain_job(job: int, epochs: Sequence[Lives]) -> list[Finding | None]:
     """Return what was found of one job's epochs."""
-    life = _Life(epochs)
+    life = Life(epochs)
     gaps = _gaps(job, epochs)
     stragglers = [finding for each in epochs for finding in _stragglers(job, each, life)]
     losses = _losses(job, epochs, life)
-    return [_limit(job, life, gaps, stragglers, bool(losses)), *stragglers, *losses, gaps]
-
-
-class _Life:
-    """How chunks of a job spent their time: ns, an item for each chunk and worker, of all epochs.
-
-    Chunks that were sent again tell of loss, not of where time goes: they are left out unless most were.
-    """
-
-    def __init__(self, epochs: Sequence[Lives]) -> None:
-        parts: dict[str, list[Ints]] = {name: [] for name in ("whole", "wait", "switch", "rest")}
-        full: list[NDArray[np.bool_]] = []
-        self.window = 0
-        self.most = 0
-        self.own = False
-        """Whether workers' own ends were captured."""
-        began, ended = NEVER, 0
-        spans: list[Ints] = []
-        sent_bytes: list[float] = []
-        for lives in epochs:
-            tree = lives.tree
-            again = np.zeros(len(lives.ups), np.bool_)
-            again[lives.retransmitted()[0]] = True
-            if 2 * again.sum() > len(again):
-                again[:] = False
-            workers = np.array([s for s, seat in enumerate(tree.seats) if seat.leaf < 0], np.int64)
-            for s in workers.tolist():
-                end = lives.end(s)
-                sent, got = lives.first_up[:, s, end], lives.first_down[:, s, end]
-                done = np.flatnonzero((sent != NEVER) & (got != NEVER) & (got >= sent) & ~again)
-                if not len(done):
-                    continue
-                self.own = self.own or end == OWN
-                complete = _complete(lives, workers, end)[done]
-                known = complete != NEVER
-                done, complete = done[known], np.clip(complete[known], sent[done[known]], got[done[known]])
-                parts["whole"].append(got[done] - sent[done])
-                parts["wait"].append(complete - sent[done])
-                parts["rest"].append(got[done] - complete)
-                at_switch = _complete(lives, workers, FAR)[done]
-                out = lives.first_down[done, s, FAR]
-                seen = (at_switch != NEVER) & (out != NEVER)
-                parts["switch"].append(np.maximum(out[seen] - at_switch[seen], 0))
-                spans.append(np.stack([at_switch[seen], np.maximum(out[seen], at_switch[seen])]))
-                sent_bytes.append(float((sent != NEVER).sum()) * frame_bytes(tree.elements))
-                began, ended = (
-                    min(began, int(sent[done].min(initial=NEVER))),
-                    max(ended, int(got[done].max(initial=0))),
-                )
-                order = np.sort(sent[sent != NEVER])
-                results = np.searchsorted(np.sort(got[got != NEVER]), order)
-                under_way = np.arange(1, len(order) + 1) - results
-                most = int(under_way.max(initial=0))
-                last = np.diff(results, append=NEVER) > 0  # sent before the next result came
-                full.append(under_way[last] >= FULL * most)
-                self.most, self.window = max(self.most, most), max(self.window, tree.seats[s].window)
-        none = np.zeros(0, np.int64)
-        self.whole, self.wait, self.switch, self.rest = (
-            np.concatenate([none, *parts[name]]) for name in ("whole", "wait", "switch", "rest")
-        )
-        self.full = float(np.concatenate([np.zeros(0, np.bool_), *full]).mean()) if full else 0.0
-        self.seconds = (ended - began) / 1e9 if ended else 0.0
-        self.median = float(np.median(self.whole)) if len(self.whole) else 0.0
-        self.busy = _union(np.concatenate([np.zeros((2, 0), np.int64), *spans], axis=1)) / 1e9
-        """Seconds in which the switch had a chunk that was complete."""
-        self.bits = 8 * sum(sent_bytes) / max(1, sum(seat.leaf < 0 for seat in epochs[0].tree.seats))
-        """That a worker sent, retransmissions aside."""
-
-    def share(self, part: Ints) -> float:
-        """Return the share of a chunk's life that a part is, over all chunks."""
-        if not len(part) or not self.whole.sum():
-            return 0.0
-        return float(part.mean() / self.whole.mean())
-
-
-def _union(spans: Ints) -> int:
-    """Return how long any of the spans, (2, k) of beginnings and ends, lasted."""
-    if not spans.shape[1]:
-        return 0
-    begins, ends = spans[:, np.argsort(spans[0], kind="stable")]
-    reached = np.maximum.accumulate(ends)
-    before = np.concatenate([begins[:1], reached[:-1]])
-    return int(np.maximum(reached - np.maximum(begins, before), 0).sum())
-
-
-def _complete(lives: Lives, seats: Ints, end: int) -> Ints:
-    """Return when the last of these members had sent each chunk: at that end of their links if captured."""
-    first = lives.first_up[:, seats, :]
-    there = (first[:, :, end] != NEVER).any(axis=0)
-    times = np.where(there, first[:, :, end], first[:, :, 1 - end])
-    complete: Ints = times.max(axis=1)
-    return complete
+    return [_limit(job, life, gaps, stragglers, _lossy(losses)), *stragglers, *losses, gaps]
 
 
 def _limit(
-    job: int, life: _Life, gaps: Finding | None, stragglers: Sequence[Finding], lossy: bool
+    job: int, life: Life, gaps: Finding | None, stragglers: Sequence[Finding], lossy: bool
 ) -> Finding | None:
     """Say what limited a job, by where its chunks' time went."""
     if not len(life.whole):
@@ -237,6 +144,8 @@ def _limit(
         what, why = "idle", f"nothing was asked of the network in {idle:.0%} of the time"
     elif stalled >= OFTEN and lossy:
         what, why = "loss", f"nothing moved in {stalled:.0%} of the time until something was sent again"
+    elif stalled >= OFTEN and wait >= OFTEN and not stragglers:
+        what, why = "members", f"nothing moved in {stalled:.0%} of the time until the last of them had sent"
     elif wait >= OFTEN and stragglers:
         what, why = "stragglers", "its members wait for the last of them"
     elif busy >= OFTEN and switch >= SOME:
@@ -260,7 +169,7 @@ def _limit(
     )
 
 
-def _stragglers(job: int, lives: Lives, life: _Life) -> list[Finding]:
+def _stragglers(job: int, lives: Lives, life: Life) -> list[Finding]:
     """Say who was last at a switch, how often, and by how much."""
     found = []
     for k, seats in enumerate(lives.tree.below):
@@ -303,7 +212,7 @@ def _stragglers(job: int, lives: Lives, life: _Life) -> list[Finding]:
     return found
 
 
-def _losses(job: int, epochs: Sequence[Lives], life: _Life) -> list[Finding]:
+def _losses(job: int, epochs: Sequence[Lives], life: Life) -> list[Finding]:
     """Say where packets were lost, how many, and how long it took to notice."""
     found: dict[str, dict[str, Any]] = {}
     for lives in epochs:
@@ -323,8 +232,8 @@ def _losses(job: int, epochs: Sequence[Lives], life: _Life) -> list[Finding]:
             mine = again[:, again[1] == s]
             chunk, time = mine[0], mine[3]
             got = lives.first_down[chunk, s, end]
-            complete = _complete(lives, lives.tree.below[seat.switch], end)[chunk]
-            after, waiting = got <= time, complete > time
+            at = complete(lives, lives.tree.below[seat.switch], end)[chunk]
+            after, waiting = got <= time, at > time
             numbers["retransmitted"] += len(time)
             numbers["lost_after"] += int(after.sum())
             numbers["waiting"] += int((waiting & ~after).sum())
@@ -337,11 +246,20 @@ def _losses(job: int, epochs: Sequence[Lives], life: _Life) -> list[Finding]:
     return [_loss(job, name, numbers, life) for name, numbers in found.items() if _any_loss(numbers)]
 
 
+def _lossy(losses: Sequence[Finding]) -> bool:
+    """Say whether more was sent again because it was lost than because a time-out came too early."""
+    real, early = (
+        sum(finding.numbers.get(name, 0) for finding in losses for name in names)
+        for names in (("up", "down", "spoilt", "lost"), ("waiting",))
+    )
+    return bool(real > early)
+
+
 def _any_loss(numbers: dict[str, Any]) -> bool:
     return any(numbers[name] for name in ("up", "down", "spoilt", "retransmitted"))
 
 
-def _loss(job: int, name: str, numbers: dict[str, Any], life: _Life) -> Finding:
+def _loss(job: int, name: str, numbers: dict[str, Any], life: Life) -> Finding:
     recovery = np.array(numbers.pop("recovery"), np.float64) / 1e6
     both, link = numbers.pop("both"), numbers["link"] or "its link"
     told = []

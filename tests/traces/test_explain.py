@@ -212,6 +212,20 @@ def test_a_run_that_waits_for_what_was_lost() -> None:
     assert limit(found)["stalled_share"] > 0.9
 
 
+def test_what_is_sent_again_too_early_is_no_loss() -> None:
+    """Nothing is lost: two ranks send again while they wait for the third."""
+    run = Made(window=4)
+    for chunk in range(30):
+        begin = 11.0 * chunk
+        run.chunk(chunk, [begin, begin, begin + 10])
+        for rank in (0, 1):
+            for end, later in (("h", 5.0), ("s", 5.1)):
+                run.packet(begin + later, end, rank, chunk, False)
+    findings = run.explained()
+    assert limit(findings)["by"] in ("stragglers", "members")
+    assert sum(f.numbers["waiting"] for f in findings if f.kind == "loss") == 60
+
+
 def test_unequal_shares() -> None:
     run, other = Made(job=3), Made(job=4)
     for chunk in range(90):
