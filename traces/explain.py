@@ -69,6 +69,8 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
     failure: TraceFileError | None = None
     """Of a file that could not be read to its end: what was readable is in here."""
+    names: dict[int, str] = field(default_factory=dict)
+    """Of jobs by number, where they are told."""
 
 
 def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
@@ -77,11 +79,12 @@ def explain(paths: Sequence[Path], format: str = "p4reduce") -> Explanation:
     Raises MembersError, and TraceFileError where a path is no capture file.
     """
     files = expand(paths)
-    told, guessed = trees(load(paths)), Findings()
+    epochs_told, guessed = load(paths), Findings()
+    told = trees(epochs_told)
     if not told:
         told = infer(merged(files, format=format), guessed)
     collector = Collector(told)
-    found = Explanation(notes=guessed.notes)
+    found = Explanation(notes=guessed.notes, names={each.job: each.job_name for each in epochs_told})
     jobs: dict[int, list[Lives]] = {}
     errors: list[TraceFileError] = []
     for lives in collector.collect(readable(merged(files, format=format), errors)):

@@ -41,7 +41,9 @@ def _print(found: Explanation, names: str) -> None:
     for note in found.notes:
         typer.echo(f"note: {note}")
     for finding in found.findings:
-        typer.echo(f"{finding.kind}: job {finding.job}: {finding.text}")
+        name = found.names.get(finding.job)
+        told = f"job {finding.job} ({name})" if name else f"job {finding.job}"
+        typer.echo(f"{finding.kind}: {told}: {finding.text}")
         typer.echo(f"    {command(f'trace show {names} {finding.show}')}")
     if not found.findings and found.failure is None:
         typer.echo("nothing to explain: no job's packets are in these captures")

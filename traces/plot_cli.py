@@ -67,7 +67,7 @@ def trace_plot(
     with until_closed():
         for note in [
             *series.notes,
-            *(f"job {each.job}: {note}" for each in series.jobs for note in each.notes),
+            *(f"{each.named}: {note}" for each in series.jobs for note in each.notes),
         ]:
             typer.echo(f"note: {note}")
         for path in written:

@@ -82,11 +82,15 @@ class JobSeries:
     """What cannot be shown, and why."""
 
     @property
+    def named(self) -> str:
+        """Say which job."""
+        return f"job {self.job}" + (f" ({self.name})" if self.name else "")
+
+    @property
     def title(self) -> str:
         """Say which job, tensors, n, W."""
-        named = f"job {self.job}" + (f" ({self.name})" if self.name else "")
         n, w = (_few(values) for values in (self.ranks, self.windows))
-        words = [named, f"n = {n}", f"W = {w}", f"{self.elements} values a packet", self._tensors()]
+        words = [self.named, f"n = {n}", f"W = {w}", f"{self.elements} values a packet", self._tensors()]
         return ", ".join(words) + (", members guessed" if self.guessed else "")
 
     def _tensors(self) -> str:
@@ -136,7 +140,13 @@ def collect(paths: Sequence[Path], *, jobs: Sequence[str] = (), chunks: range | 
         known = ", ".join(map(str, have)) or "none"
         raise FilterError(f"--job {job}", f"no member of it is in these captures; jobs: {known}")
     told = [tree for tree in told if not chosen or tree.job in chosen]
-    return _Collector(told, epochs, chunks).collect(merged(files), guessed.notes)
+    series = _Collector(told, epochs, chunks).collect(merged(files), guessed.notes)
+    if not chosen:  # beside captures there may stand jobs that had ended before
+        silent = [job for job in series.jobs if not any(job.sent.values())]
+        if len(silent) < len(series.jobs):
+            series.jobs = [job for job in series.jobs if job not in silent]
+            series.notes += [f"{job.named}: none of its packets are in these captures" for job in silent]
+    return series
 
 
 class _Collector:

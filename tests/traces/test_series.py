@@ -258,3 +258,15 @@ def test_golden_captures(target: str) -> None:
     assert all(
         row[host].sends and row[host].result for row in job.waterfall.values() for host in ("h1", "h2")
     )
+
+
+def test_a_job_that_had_ended_before_is_left_out(tmp_path: Path) -> None:
+    run, over = Made(job=3), Made(job=4)
+    for chunk in range(5):
+        run.chunk(chunk, [chunk * 1.0] * N)
+    run.capture.epochs += over.capture.epochs
+    folder = [run.capture.write(tmp_path)]
+    series = collect(folder)
+    assert [job.job for job in series.jobs] == [3]
+    assert [note for note in series.notes if "none of its packets" in note and "job 4" in note]
+    assert [job.job for job in collect(folder, jobs=["4"]).jobs] == [4]  # who asks for it gets it
