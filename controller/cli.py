@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from wire.errors import P4ReduceError
 
 ROOMS = {
-    "net": ("topologies.cli", "Networks and their switches: up, status, exec, switch, down."),
+    "net": ("topologies.cli", "Networks: up, status, link, exec, shell, cli, switch, draw, doctor, down."),
     "controller": (
         "controller.controller_cli",
         "Keep a network's jobs and serve its API (net up starts one).",
@@ -33,8 +33,8 @@ ROOMS = {
     "explain": ("controller.look_cli", "Why a job does not progress, in plain words."),
     "top": ("controller.top", "A live table of jobs and switches."),
     "switch": ("switch.cli", "The embedded switch alone."),
-    "worker": ("worker.cli", "A worker on a host."),
-    "trace": ("traces.cli", "Packet traces: record, show, verify."),
+    "worker": ("worker.cli", "A worker on a host: run."),
+    "trace": ("traces.cli", "Packet traces: record, show, verify, explain, slot, chunk, plot, dissector."),
     "train": ("training.cli", "Train a model through the network."),
     "bench": ("bench.cli", "Benchmarks and comparisons, each prints a table."),
 }

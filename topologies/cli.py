@@ -22,7 +22,9 @@ from wire.constants import NET_VARIABLE, TOKEN
 from wire.errors import P4ReduceError
 from wire.hints import command
 
-app = typer.Typer(help="Networks and their switches: up, status, exec, switch, down.", no_args_is_help=True)
+app = typer.Typer(
+    help="Networks: up, status, link, exec, shell, cli, switch, draw, doctor, down.", no_args_is_help=True
+)
 app.add_typer(switch_cli.app, name="switch")
 app.command("link")(link_cli.net_link)
 app.command("draw")(look_cli.net_draw)

@@ -97,7 +97,7 @@ def test_help_lists_the_rooms_and_loads_none() -> None:
         [sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr == ""
-    assert "Networks and their switches" in done.stdout
+    assert "Networks: up, status" in done.stdout
 
 
 def test_a_room_without_a_command_line_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
