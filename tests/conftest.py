@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -22,6 +23,12 @@ def _network_problems() -> list[str]:
     return preflight.root_problems() or preflight.tool_problems() or preflight.veth_problems()
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As of a job in a shell's background: what the tests start would not hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("root")]
     for item in marked:

@@ -8,6 +8,7 @@ import json
 from typer.testing import CliRunner
 
 from controller.cli import app
+from topologies.targets import EmbeddedTarget
 
 
 def test_every_figure_is_there_and_no_job_is_lost() -> None:
@@ -16,7 +17,7 @@ def test_every_figure_is_there_and_no_job_is_lost() -> None:
     assert result.exit_code == 0, result.output
     tree = json.loads(result.stdout)
     [figures] = tree["targets"]
-    assert (figures["jobs"], figures["workers"], figures["slots"]) == (3, 2, 256)
+    assert (figures["jobs"], figures["workers"], figures["slots"]) == (3, 2, EmbeddedTarget.default_window)
     assert len(figures["adds"]) == len(figures["begins"]) == 3
     assert figures["adds_per_s"] == 3 / sum(figures["adds"])
     assert figures["restart"] > 0

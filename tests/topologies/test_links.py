@@ -214,7 +214,7 @@ def test_commands_at_once_change_their_parts_of_a_link(
         link_cli.change(record, link, {}, None, True)
 
 
-def test_the_command_line_goes_on_after_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_goes_on_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mininet")
     from topologies import mininet_cli
 
@@ -226,7 +226,7 @@ def test_the_command_line_goes_on_after_an_error(capsys: pytest.CaptureFixture[s
             raise NetworkError("s1", line)
 
     assert Wrong().onecmd("odd") is None
-    assert capsys.readouterr().err.strip().endswith("error: s1: odd")
+    assert capfd.readouterr().err.strip().endswith("error: s1: odd")
 
 
 # ---- how it is written
