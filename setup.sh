@@ -120,7 +120,7 @@ run_as_root() {
 
 run_tests() {
     # Much of the time is waiting: one process builds networks, the others do what needs none.
-    set -- $VENV/bin/python -m pytest -n 3 --dist loadgroup "$@"
+    set -- $VENV/bin/python -m pytest -n 3 "$@"
     if [ "$(id -u)" = 0 ]; then exec "$@"; fi
     if rootless; then
         say "running the tests in user namespaces: those of networks need root there"
