@@ -173,6 +173,8 @@ def _exchange(path: Path, request: bytes) -> Any:
         return json.loads(data)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise StatsSocketError(path, "no switch serves it; start one with --stats-socket") from error
+    except (BrokenPipeError, ConnectionResetError) as error:  # it closed, or ended, before it heard us
+        raise StatsSocketError(path, "what answers is no switch, or one that ends") from error
     except OSError as error:
         raise StatsSocketError(path, f"cannot be asked: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

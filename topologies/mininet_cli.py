@@ -8,6 +8,7 @@ command line ends, so do these shells, and nothing else.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Mininet imports distutils, and has escapes that Python frowns at
     from mininet.cli import CLI
     from mininet.link import Intf, Link
-    from mininet.log import error, output
+    from mininet.log import output
     from mininet.net import Mininet
     from mininet.node import Host, Switch
 
@@ -190,7 +191,7 @@ class Commands(CLI):
         try:
             done: bool | None = super().onecmd(line)
         except P4ReduceError as failed:
-            error(f"error: {failed}\n")
+            print(f"error: {failed}", file=sys.stderr)
             return None
         return done
 
