@@ -11,7 +11,8 @@ from typing import Any
 from controller.live import LiveJob
 from controller.placement import Epoch
 from controller.service import Controller
-from topologies.record import NetRecord
+from topologies.errors import RecordError
+from topologies.record import NetRecord, load
 
 
 def epochs(controller: Controller) -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def epochs(controller: Controller) -> list[dict[str, Any]]:
 
 
 def _epoch(controller: Controller, job: LiveJob, epoch: Epoch) -> dict[str, Any]:
-    first, record = job.group.memberships[0], controller.record
+    first, record = job.group.memberships[0], _fresh(controller.record)
     began = [event.time for event in controller.store.events(0, job.name) if event.kind == "epoch"]
     ranks = {host: rank for rank, host in enumerate(epoch.hosts)}
     nodes = [(record.switch(node.switch), node.parent) for node in epoch.tree.nodes]
@@ -35,6 +36,7 @@ def _epoch(controller: Controller, job: LiveJob, epoch: Epoch) -> dict[str, Any]
             "bit": bit,
             "switch": switch,
             "link": link(record, seat.host, switch),
+            **_rates(record, seat.host, switch),
         }
         for switch, job_there in epoch.nodes.items()
         for bit, seat in enumerate(job_there.seats)
@@ -54,7 +56,30 @@ def _epoch(controller: Controller, job: LiveJob, epoch: Epoch) -> dict[str, Any]
         # Noted when the switches had its entries, and before a worker heard of it.
         "began": round(began[-1] * 1e9) if began else 0,
         "ended": None,
+        "duplicates": any(
+            shares.duplicate for name in controller.links for shares in controller.store.faults(name).values()
+        ),
     }
+
+
+def _fresh(record: NetRecord) -> NetRecord:
+    """Return the record as it is now: links change while the network runs."""
+    try:
+        return load(record.name, record.root)
+    except RecordError:
+        return record
+
+
+def _rates(record: NetRecord, member: str, switch: str) -> dict[str, float | None]:
+    """Return what the link between two nodes is shaped to, in Mbit/s of frames; None is not at all."""
+    for cable in record.links:
+        for ends, up, down in (
+            ((cable.a, cable.b), cable.forth, cable.back),
+            ((cable.b, cable.a), cable.back, cable.forth),
+        ):
+            if tuple(end.node for end in ends) == (member, switch):
+                return {"up_mbit": up.rate_mbit, "down_mbit": down.rate_mbit}
+    return {"up_mbit": None, "down_mbit": None}
 
 
 def link(record: NetRecord, a: str, b: str) -> str:

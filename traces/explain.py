@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,8 @@ OFTEN = 0.5
 """Share of a time or of chunks from which it counts as what limits."""
 UNFAIR = 1.5
 """Times that one job got what another did."""
+BUSY = 0.8
+"""Share of a link's rate from which it counts as what limits."""
 SOME = 0.25
 """Share of a chunk's life that may limit where the switch is busy."""
 QUEUED = 2.0
@@ -103,13 +105,28 @@ def explain_job(job: int, epochs: Sequence[Lives]) -> list[Finding | None]:
     gaps = _gaps(job, epochs)
     stragglers = [finding for each in epochs for finding in _stragglers(job, each, life)]
     losses = _losses(job, epochs, life)
-    return [_limit(job, life, gaps, stragglers, _lossy(losses)), *stragglers, *losses, gaps]
+    # Captures show a packet once it has left a shaper's queue: what links are shaped to must be told.
+    shaped = [_Shaped(s.link or s.name, s.mbit) for each in epochs for s in each.tree.seats if s.mbit]
+    narrow = min(shaped, key=lambda each: each.mbit, default=None)
+    return [_limit(job, life, gaps, stragglers, _lossy(losses), narrow), *stragglers, *losses, gaps]
+
+
+class _Shaped(NamedTuple):
+    """A member's link."""
+
+    link: str
+    mbit: float
 
 
 def _limit(
-    job: int, life: Life, gaps: Finding | None, stragglers: Sequence[Finding], lossy: bool
+    job: int,
+    life: Life,
+    gaps: Finding | None,
+    stragglers: Sequence[Finding],
+    lossy: bool,
+    narrow: _Shaped | None,
 ) -> Finding | None:
-    """Say what limited a job, by where its chunks' time went."""
+    """Say what limited a job, by where its chunks' time went; `narrow` is its slowest shaped link."""
     if not len(life.whole):
         return None
     wait, switch = life.share(life.wait), life.share(life.switch)
@@ -147,6 +164,9 @@ def _limit(
         what, why = "idle", f"nothing was asked of the network in {idle:.0%} of the time"
     elif stalled >= OFTEN and lossy:
         what, why = "loss", f"nothing moved in {stalled:.0%} of the time until something was sent again"
+    elif narrow is not None and rate >= BUSY * narrow.mbit:
+        what = "link"
+        why = f"{narrow.link} is shaped to {narrow.mbit:g} Mbit/s and {rate / narrow.mbit:.0%} used"
     elif stalled >= OFTEN and wait >= OFTEN and not stragglers:
         what, why = "members", f"nothing moved in {stalled:.0%} of the time until the last of them had sent"
     elif wait >= OFTEN and stragglers:

@@ -84,7 +84,10 @@ class EpochFollower:
                 self._known[key] = replace(epoch, ended=now)
         for epoch in found:
             key = (epoch.epoch, epoch.job)
-            if key not in self._known or self._known[key].ended is not None:
+            known = self._known.get(key)
+            if known is None or known.ended is not None:
                 self._known[key] = epoch
+            else:  # it stays as it began, but for what links and fault tables do meanwhile
+                self._known[key] = replace(epoch, duplicates=epoch.duplicates or known.duplicates)
         if self._known != before:
             self._tell()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,9 @@ class Member:
     """The switch that it contributes to."""
     link: str
     """The link between the two, as h1-s1; "" where unknown."""
+    up_mbit: float | None = None
+    """What the link is shaped to towards the switch, 10^6 bit/s of frames; None is not at all, or unknown."""
+    down_mbit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class Epoch:
     """ns since the Unix epoch, before the first worker was told of it."""
     ended: int | None = None
     """When it was over: its workers had stopped, or the job was gone. None while it lasts."""
+    duplicates: bool = False
+    """Whether a fault table duplicated packets meanwhile: then a contribution may have several results."""
 
 
 def load(paths: Sequence[Path]) -> list[Epoch]:
@@ -139,6 +144,17 @@ def epoch_of(told: Any, file: Path) -> Epoch:
     return epoch
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "bool": (bool,),
+    "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
+    "float | None": (float, int, type(None)),
+}
+"""What a field of JSON may be; all others are lists."""
+
+
 def _fields(told: Any, kind: Any, file: Path) -> dict[str, Any]:
     """Return the fields of a dataclass, their types checked."""
     what = kind.__name__
@@ -149,11 +165,11 @@ def _fields(told: Any, kind: Any, file: Path) -> dict[str, Any]:
         raise MembersError(file, f"{name} is no field of {what}")
     for name, field in known.items():
         if name not in told:
-            raise MembersError(file, f"{what} without {name}")
-        types: tuple[Any, ...] = {"int": (int,), "str": (str,), "int | None": (int, type(None))}.get(
-            str(field.type), (str, type(None)) if "None" in str(field.type) else (list, tuple)
-        )
-        if not isinstance(told[name], types) or isinstance(told[name], bool):
+            if field.default is MISSING:
+                raise MembersError(file, f"{what} without {name}")
+            continue
+        types = _TYPES.get(str(field.type), (list, tuple))
+        if not isinstance(told[name], types) or (isinstance(told[name], bool) and bool not in types):
             raise MembersError(file, f"{what}: {name} is {told[name]!r}")
         if name == "ip":
             try:

@@ -41,9 +41,9 @@ def verify(
 ) -> Findings:
     """Check captures (files or folders) against the contract and return what was found.
 
-    `duplicates` says that the switch's fault table duplicates packets: then a contribution may have several
-    results. `findings` is added to, so that something is left where a file breaks off: TraceFileError, after
-    all that was readable has been judged. Raises MembersError.
+    `duplicates` says that the switch's fault table duplicates packets, where memberships do not: then a
+    contribution may have several results. `findings` is added to, so that something is left where a file
+    breaks off: TraceFileError, after all that was readable has been judged. Raises MembersError.
     """
     files = expand(paths)
     told = trees(load(paths))

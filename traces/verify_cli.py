@@ -26,7 +26,7 @@ def trace_verify(
         bool,
         typer.Option(
             "--duplicates",
-            help="The switch's fault table duplicated packets: allow the results that this adds.",
+            help="The fault table duplicated packets, and no memberships say so: allow more results.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -62,7 +62,8 @@ def _print(findings: Findings, first: int, duplicates: bool) -> None:
     _print_counts("could not be checked", findings.unchecked)
     if findings.by_rule[Rule.COUNT.value] and not duplicates:
         typer.echo(
-            "results may be more where the switch's fault table duplicated packets: then say --duplicates"
+            "results may be more where a fault table duplicated packets that no memberships tell of: "
+            "then say --duplicates"
         )
     packets = findings.checked["packets"]
     if findings.total:

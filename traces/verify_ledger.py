@@ -67,7 +67,7 @@ class Context(NamedTuple):
     apart: Callable[[Tree, int], bool]
     """Whether the two directions of a seat's link are in files of their own."""
     duplicates: bool
-    """Whether the fault table duplicates."""
+    """Whether the fault table duplicates, as far as the trees do not tell."""
     whole: Callable[[Tree, int], bool | None]
     """Whether a seat's packets were captured from the epoch's start on: False is from later on, None is that
     some are missing."""

@@ -22,7 +22,8 @@ def check_counts(ledger: Ledger, rows: Rows) -> None:
     key = (rows.offset - ledger.low) * columns.seats + rows.seat
     rows = rows.take(np.lexsort((~rows.up, rows.time, key)))  # of the same time: contributions first
     key.sort()
-    change = np.where(rows.up, DUPLICATED if ledger.context.duplicates else 1, -1)
+    duplicates = ledger.context.duplicates or ledger.tree.duplicates
+    change = np.where(rows.up, DUPLICATED if duplicates else 1, -1)
     total = np.cumsum(change)
     begins = np.flatnonzero(np.diff(key, prepend=-1))
     group = np.cumsum(np.diff(key, prepend=-1) != 0) - 1

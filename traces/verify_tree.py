@@ -35,6 +35,8 @@ class Seat:
     """Name of its link, "" where unknown."""
     leaf: int = -1
     """Index of the switch whose uplink this is; -1 for a worker."""
+    mbit: float | None = None
+    """What its link is shaped to, the lower of both ways; None is not at all, or unknown."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Tree:
     """Whether this was guessed from the packets."""
     doubtful: bool = False
     """Whether some of its seats may be another epoch's, by that guess."""
+    duplicates: bool = False
+    """Whether the fault table duplicated packets meanwhile."""
 
     @cached_property
     def below(self) -> tuple[NDArray[np.int64], ...]:
@@ -92,6 +96,7 @@ def trees(epochs: Sequence[Epoch]) -> list[Tree]:
                 epoch.window,
                 member.link,
                 index[member.host] if member.rank < 0 else -1,
+                min((rate for rate in (member.up_mbit, member.down_mbit) if rate is not None), default=None),
             )
             for member in epoch.members
         )
@@ -105,6 +110,7 @@ def trees(epochs: Sequence[Epoch]) -> list[Tree]:
                 epoch.began,
                 tuple(int(IPv4Address(place.ip)) for place in places),
                 seats,
+                duplicates=epoch.duplicates,
             )
         )
         counts[epoch.job] += 1

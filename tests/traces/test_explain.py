@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_a_link_with_a_queue() -> None:
         burst, place = divmod(chunk, 20)
         run.chunk(chunk, [20.0 * burst] * N, way=0.05 + 0.3 * place)
     assert limit(run.explained())["by"] == "link"
+
+
+def test_a_shaped_link() -> None:
+    """What waits in a shaper is not seen: the rate that memberships tell of is."""
+    run = Made(window=4)
+    for chunk in range(200):  # 308 bytes each ms: 2.46 Mbit/s
+        run.chunk(chunk, [1.0 * chunk] * N, way=0.1)
+    unshaped = limit(run.explained())
+    (epoch,) = run.capture.epochs
+    shaped = [replace(member, up_mbit=2.6 if member.rank == 1 else 10.0) for member in epoch.members]
+    run.capture.epochs = [replace(epoch, members=tuple(shaped))]
+    told = run.explained()
+    assert (unshaped["by"], limit(told)["by"]) == ("senders", "link")
+    assert "h2-s1 is shaped to 2.6 Mbit/s" in told[0].text
+    run.capture.epochs = [replace(epoch, members=tuple(replace(m, down_mbit=10.0) for m in epoch.members))]
+    assert limit(run.explained())["by"] == "senders"  # a quarter of what the links could do
 
 
 def test_a_slow_switch() -> None:

@@ -427,6 +427,8 @@ def test_memberships_are_read_as_they_were_written(tmp_path: Path) -> None:
         ('"version": 1', '"version": 2', "has version 2, where 1 is understood"),
         ('"epochs"', '"epoch"', "has no list of epochs"),
         ('"job": 3', '"job": 3, "more": 1', "more is no field of Epoch"),
+        ('"duplicates": false', '"duplicates": 1', "Epoch: duplicates is 1"),
+        ('"up_mbit": null', '"up_mbit": "fast"', "Member: up_mbit is 'fast'"),
         ("{", "", "is not JSON"),
     ):
         path.write_text(good.replace(was, now, 1))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def test_golden_captures_conform(target: str) -> None:
     files = verify(*sorted((FIXTURES / target).glob("*.pcapng")), "--duplicates")
     assert files.exit_code == 0
     assert "say --duplicates" in verify(FIXTURES / target).output
+
+
+def test_memberships_tell_of_duplicates(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / "embedded", tmp_path / "caps"))
+    assert verify(folder).exit_code == 1
+    told = json.loads((folder / FILE).read_text())
+    for epoch in told["epochs"]:
+        epoch["duplicates"] = True
+    (folder / FILE).write_text(json.dumps(told))
+    assert verify(folder).exit_code == 0
 
 
 def test_the_pages_have_all_rules() -> None:
