@@ -204,19 +204,9 @@ class JobController:
             self._rids.give_back(rids)
             raise
 
-    def enter(self, job: Job) -> Job | None:
-        """Take a planned epoch as its job's present one; return the one before. The switch is not touched."""
-        old = self._jobs.get(job.number)
+    def enter(self, job: Job) -> None:
+        """Take a planned epoch as its job's present one. The switch is not touched."""
         self._jobs[job.number] = job
-        return old
-
-    def undo(self, job: Job, before: Job | None) -> None:
-        """Take an `enter` back: the epoch before is the present one again, and what this one took is free."""
-        if before is None:
-            del self._jobs[job.number]
-        else:
-            self._jobs[job.number] = before
-        self.give_back(job)
 
     def leave(self, number: int) -> Job:
         """Take a job's epoch out of the books; return it. The switch is not touched."""

@@ -15,11 +15,8 @@ from controller.jobs import Job, JobController, LeafSeat, Rent, WorkerSeat
 from controller.trees import Tree
 from controller.wiring import Wiring
 from topologies.record import NetRecord
-from wire.constants import MAX_WORKERS
+from wire.constants import MAX_RANKS, MAX_WORKERS
 from wire.membership import Membership
-
-MAX_RANKS = 256
-"""Quantization leaves room for so many (docs/protocol.md, Numbers)."""
 
 Books = Mapping[str, JobController]
 """By switch."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from controller.errors import ControllerError
+from wire.constants import MAX_RANKS
 from wire.hints import command
 
 NAME = r"[a-z0-9][a-z0-9_-]{0,30}"
@@ -28,7 +29,7 @@ Slots = Annotated[int, Field(ge=1, le=1 << 15, description="the job's window, W"
 Rate = Annotated[int, Field(ge=8_000, le=1_000_000_000_000, description="bits of frames a second")]
 Hosts = Annotated[
     list[Annotated[str, Field(max_length=31)]],
-    Field(min_length=1, max_length=256, description="rank r runs on the r-th host"),
+    Field(min_length=1, max_length=MAX_RANKS, description="rank r runs on the r-th host"),
 ]
 Switches = Annotated[
     list[Annotated[str, Field(max_length=31)]],

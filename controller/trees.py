@@ -51,13 +51,6 @@ class Tree:
         """All hosts whose workers contribute."""
         return frozenset(host for node in self.nodes for host in node.hosts)
 
-    def node(self, switch: str) -> Node:
-        """Return the node of a switch; KeyError if it sums nothing here."""
-        for node in self.nodes:
-            if node.switch == switch:
-                return node
-        raise KeyError(switch)
-
     def above(self, host: str) -> Node:
         """Return the node that a host's worker contributes to; KeyError for a host of another job."""
         for node in self.nodes:

@@ -33,6 +33,8 @@ EXPONENT_UNUSED = -128
 
 MAX_WORKERS = 64
 """Worker bits of one slot on one switch."""
+MAX_RANKS = 256
+"""Ranks of a job: quantization leaves room for so many (docs/protocol.md, Numbers)."""
 
 FEW_SLOTS = 1024
 MANY_SLOTS = 16384

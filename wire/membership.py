@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields
 
-from .constants import ELEMENT_CHOICES, JOBS, is_job_port, job_port
+from .constants import ELEMENT_CHOICES, JOBS, MAX_RANKS, is_job_port, job_port
 from .errors import P4ReduceError
 
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -63,7 +63,7 @@ class Membership:
             kind = str if f.type == "str" else int
             check(f.name, type(getattr(self, f.name)) is kind, f"must be {kind.__name__}")
         check("job", 0 <= self.job < JOBS, f"jobs are 0..{JOBS - 1}")
-        check("n", 1 <= self.n <= 256, "quantization leaves room for 1..256 ranks")
+        check("n", 1 <= self.n <= MAX_RANKS, f"quantization leaves room for 1..{MAX_RANKS} ranks")
         check("rank", 0 <= self.rank < self.n, f"ranks of this job are 0..{self.n - 1}")
         check("own_port", 0 < self.own_port < 65536, "a UDP port is 1..65535")
         check("own_port", not is_job_port(self.own_port), "lies among the job ports; bind again")

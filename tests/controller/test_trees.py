@@ -92,13 +92,14 @@ def check_whole(tree: Tree, hosts: Sequence[str]) -> None:
     """All hosts contribute once, in order; who sums nothing is no node; parents come first."""
     assert sorted(host for node in tree.nodes for host in node.hosts) == sorted(hosts)
     assert tree.hosts == frozenset(hosts)
+    nodes = {node.switch: node for node in tree.nodes}
     before: set[str] = set()
     for node in tree.nodes:
         assert [hosts.index(host) for host in node.hosts] == sorted(hosts.index(host) for host in node.hosts)
         inputs = len(node.hosts) + len(node.leaves)
         assert (2 if len(tree.nodes) > 1 else 1) <= inputs <= 64
         assert (node.parent is None) == (node is tree.root)
-        assert node.parent is None or (node.parent in before and node.switch in tree.node(node.parent).leaves)
+        assert node.parent is None or (node.parent in before and node.switch in nodes[node.parent].leaves)
         before.add(node.switch)
     assert len(before) == len(tree.nodes)
     assert sum(len(node.leaves) for node in tree.nodes) == len(tree.nodes) - 1
