@@ -52,12 +52,13 @@ def test_ranks_answer_what_they_are_told_or_are_named(
     monkeypatch.setattr(processes, "host_popen", here)
     record = new_record("ranks", star(2), target="embedded", elements=64, slots=1024, root=tmp_path)
     record.claim()
-    # `timeit` runs the statement: an echo, and one that ends after a line.
-    once = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.exit(1)"
+    # `timeit` runs the statement: an echo, and one that ends at its second line.
+    once = "import sys; sys.stdin.readline(); print('{}', flush=True); sys.stdin.readline(); sys.exit(1)"
     arguments = [["-n", "1", "-r", "1", ECHO], ["-n", "1", "-r", "1", once]]
     with Ranks(record, ["h1", "h2"], "timeit", arguments) as ranks:
         ranks.tell(a=1)
         assert ranks.answers(30) == [{"a": 1}, {}]
+        ranks.tell(a=2)
         with pytest.raises(RankError, match="rank 1 on h2: its process ended with code 1"):
             ranks.answers(30)
     with Ranks(record, ["h1"], "timeit", arguments[:1]) as ranks:
