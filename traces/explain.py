@@ -139,6 +139,8 @@ def _limit(
     active = life.seconds * max(0.0, 1 - idle - stalled)
     busy = min(1.0, life.busy / active) if active else 0.0
     rate = life.bits / active / 1e6 if active else 0.0
+    # Of all the time: between a shaper's bursts nothing is seen to be asked for.
+    used = life.bits / 1e6 / life.seconds / narrow.mbit if narrow is not None and life.seconds else 0.0
     numbers = {
         "chunk_life_ms": round(life.median / 1e6, 3),
         "wait_share": round(wait, 3),
@@ -158,15 +160,17 @@ def _limit(
         f"a chunk lives {life.median / 1e6:.3f} ms (median): {wait:.0%} waiting for other members, "
         + (f"{switch:.0%} in the switch" if len(life.switch) else f"{way:.0%} on its way and in the switch")
         + (f", {way:.0%} on its way" if life.own and len(life.switch) else "")
-        + f"; a worker sends {rate:.2f} Mbit/s where it is not idle"
+        + f"; while packets move, a worker sends {rate:.2f} Mbit/s"
     )
-    if idle >= OFTEN:
+    if narrow is not None and used >= BUSY:
+        what, why = (
+            "link",
+            f"{narrow.link} is shaped to {narrow.mbit:g} Mbit/s, and {used:.0%} used all the time",
+        )
+    elif idle >= OFTEN:
         what, why = "idle", f"nothing was asked of the network in {idle:.0%} of the time"
     elif stalled >= OFTEN and lossy:
         what, why = "loss", f"nothing moved in {stalled:.0%} of the time until something was sent again"
-    elif narrow is not None and rate >= BUSY * narrow.mbit:
-        what = "link"
-        why = f"{narrow.link} is shaped to {narrow.mbit:g} Mbit/s and {rate / narrow.mbit:.0%} used"
     elif stalled >= OFTEN and wait >= OFTEN and not stragglers:
         what, why = "members", f"nothing moved in {stalled:.0%} of the time until the last of them had sent"
     elif wait >= OFTEN and stragglers:
