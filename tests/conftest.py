@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         reason = "no network can be built here: " + " ".join(problems)
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_nothing() -> Iterator[None]:
+    """Have what a file left open complain now, at its last test, not at some later one of another file."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session", params=TARGETS)

@@ -27,8 +27,11 @@ LEAVES, SPINES = ("s1", "s2"), ("s3", "s4")
 
 @asynccontextmanager
 async def relay(address: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
-    """The address of a relay to another, and what to clear for it to carry nothing, as if a process hung."""
-    carries, tasks = asyncio.Event(), set[asyncio.Task[None]]()
+    """The address of a relay to another, and what to clear for it to carry nothing, as if a process hung.
+
+    All its connections are closed after it.
+    """
+    carries, tasks, streams = asyncio.Event(), set[asyncio.Task[None]](), list[asyncio.StreamWriter]()
     carries.set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,18 +42,32 @@ async def relay(address: str) -> AsyncIterator[tuple[str, asyncio.Event]]:
         await carries.wait()
         writer.close()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(*address.split(":"))
-        tasks.update({asyncio.create_task(pump(reader, back)), asyncio.create_task(pump(there, writer))})
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection(*address.split(":"))
+        except OSError:  # nobody is there
+            writer.close()
+            return
+        streams.append(back)
+        await asyncio.gather(pump(reader, back), pump(there, writer))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        streams.append(writer)
+        tasks.add(asyncio.create_task(carry(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", carries
     finally:
         server.close()
+        await asyncio.sleep(0)  # whoever has been accepted is among the streams then
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in streams:
+            stream.transport.abort()
+        # A loop that ends before would leave their sockets open.
+        await asyncio.gather(*(stream.wait_closed() for stream in streams), return_exceptions=True)
 
 
 class Racks:
