@@ -100,7 +100,9 @@ class Sessions:
         now = time.monotonic()
         status = Status(udp_port=udp_port)
         session = Session(secrets.token_hex(16), rank, host.name, ip, now + self.lease, status, now)
-        self._store.put_sessions([job.session_row(session)])
+        # With the rows that must still go: its predecessor's is never beside it.
+        self._store.put_sessions([job.session_row(session)], self._forgotten)
+        self._forgotten.clear()
         job.group.sessions[rank] = session
         job.barriers.pop(rank, None)
         self._held[session.sid] = (job, session)

@@ -192,15 +192,16 @@ class Store:
         except (ValueError, TypeError) as error:
             raise unusable(self._path, error) from error
 
-    def put_sessions(self, sessions: Iterable[SessionRow]) -> None:
-        """Insert sessions, or replace the rows of their ids."""
+    def put_sessions(self, sessions: Iterable[SessionRow], ended: Iterable[str] = ()) -> None:
+        """Insert sessions, or replace the rows of their ids; and forget those that have `ended`."""
         with transaction(self._path) as database:
+            _drop_sessions(database, ended)
             _put_sessions(database, sessions)
 
     def drop_sessions(self, sids: Iterable[str]) -> None:
         """Forget sessions."""
         with transaction(self._path) as database:
-            database.executemany("DELETE FROM sessions WHERE sid = ?", [(sid,) for sid in sids])
+            _drop_sessions(database, sids)
 
     # ---- tenants
     def tenants(self) -> dict[str, int | None]:
@@ -247,6 +248,10 @@ def _put_sessions(database: Connection, sessions: Iterable[SessionRow]) -> None:
         "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?)",
         [(session.sid, session.job, json.dumps(asdict(session))) for session in sessions],
     )
+
+
+def _drop_sessions(database: Connection, sids: Iterable[str]) -> None:
+    database.executemany("DELETE FROM sessions WHERE sid = ?", [(sid,) for sid in sids])
 
 
 def _log(database: Connection, now: float, job: str, kind: str, text: str) -> int:
