@@ -63,19 +63,21 @@ class Office:
         self.url = ""
         self._state = state or self.record.directory / "controller.db"
         self._lease = lease
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._attending: list[threading.Thread] = []
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve()])
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         epochs, store = EpochStore(self._state), Store(self._state)
         links = [SwitchLink(self.record, switch.name) for switch in self.record.switches]
         self.controller = Controller(self.record, store, epochs, links, self._lease)
         await self.controller.start()
         local = socket.socket(socket.AF_UNIX)
         local.bind(str(self.socket))
+        local.listen()
         remote = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{remote.getsockname()[1]}"
         config = uvicorn.Config(
@@ -86,10 +88,12 @@ class Office:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._loop.call_later(0.1, self._ready.set)
+        self._ready.set()  # who connects now is served in a moment
         try:
             await self._server.serve(sockets=[local, remote])
         finally:
+            for connection in list(self._server.server_state.connections):
+                connection.transport.abort()  # uvicorn leaves open what has not ended in time
             await self.controller.stop()
             store.close()
             local.close()
@@ -106,7 +110,6 @@ class Office:
             thread.join(LIMIT_S)
         self._server.should_exit = True
         self._thread.join(LIMIT_S)
-        self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run something where the controller runs."""
