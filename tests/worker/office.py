@@ -32,7 +32,7 @@ class Office:
     """The controller of one job of n ranks, which waits for them; `events` lists what it was told to do."""
 
     def __init__(
-        self, device: SwitchDevice, n: int, *, window: int = 8, lease: float = 3.0, **faults: Any
+        self, device: SwitchDevice, n: int, *, window: int = 8, lease: float = 30.0, **faults: Any
     ) -> None:
         self.window, self.lead, self.lease = window, 2, lease
         self.changed = threading.Condition()
@@ -259,8 +259,8 @@ def enlist(
     office: Office,
     rank: int,
     *,
-    timeout: float = 10.0,
-    call: float = 10.0,
+    timeout: float = 30.0,
+    call: float = 30.0,
     wrap: Callable[[Any], Any] = same,
 ) -> Worker:
     """What worker.join does, with an Office instead of HTTP; `wrap` goes around each transport."""

@@ -80,7 +80,7 @@ def test_close_waits_for_what_is_under_way(make_job: MakeJob) -> None:
 
 
 def test_drain_completes_all_that_were_begun(make_job: MakeJob) -> None:
-    job = make_job(2)
+    job = make_job(2, lease=6.0)
     early = [job.workers[0].all_reduce_async(array) for array in ARRAYS]
     job.until(lambda: job.office.group.sessions[0].status.begun == len(ARRAYS))
     job.office.drain()

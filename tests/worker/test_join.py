@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from worker import (
     SessionEndedError,
     StalledError,
     WrongHostError,
+    control,
     join,
 )
 from worker import session as session_module
@@ -128,9 +130,8 @@ def test_nobody_else_comes(api: Api, tmp_path: Path) -> None:
     assert api.calls[-1][:2] == ("DELETE", "/v1/sessions/s1")
 
 
-# httpcore leaves a Unix socket that it could not connect to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_nobody_at_the_socket(tmp_path: Path) -> None:
+def test_nobody_at_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "RESTART_SECONDS", 0.2)
     with pytest.raises(UnreachableControllerError):
         join("demo", 0, address=tmp_path / "controller.sock")
     left = socket.socket(socket.AF_UNIX)
@@ -138,6 +139,7 @@ def test_nobody_at_the_socket(tmp_path: Path) -> None:
     left.close()
     with pytest.raises(UnreachableControllerError):
         join("demo", 0, address=tmp_path / "dead.sock")
+    gc.collect()  # no socket is left open
 
 
 def test_an_instruction_that_makes_no_sense_ends_the_session(api: Api, tmp_path: Path) -> None:
