@@ -28,7 +28,7 @@ from worker import Worker
 from worker.memory import MemoryFabric, MemoryTransport
 
 TOKEN = "open sesame"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 T = TypeVar("T")
 
 

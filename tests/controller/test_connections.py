@@ -14,7 +14,7 @@ from tests.controller.office import TOKEN, Office
 from tests.controller.served import Served
 from wire.control import ControlClient
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 HEAD = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n"
 
 

@@ -26,7 +26,7 @@ from wire.constants import TOKEN_VARIABLE
 from wire.control import ControlError, RefusedError
 from wire.errors import P4ReduceError
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -230,14 +230,14 @@ def test_a_spine_that_hangs_is_left_and_holds_nothing_up(net: Racks, monkeypatch
                 carries.clear()
                 # A call that waits for it ends long before its own limit, and others after it.
                 with pytest.raises(SwitchClientError):
-                    await asyncio.wait_for(controller.change("a", JobChange(rate_bps=2 * 10**7)), 5)
+                    await asyncio.wait_for(controller.change("a", JobChange(rate_bps=2 * 10**7)), 15)
                 members = await workers.follow()
                 assert (job.tree.switches, job.rate_bps) == (("s4", "s1", "s2"), 10**7)
                 assert members[0]["epoch"] > before
                 told = [event.text for event in controller.store.events()]
                 assert any("s3 is not in line" in text and "say that it is there" in text for text in told)
                 assert "switch s3 is down" in told
-                await asyncio.wait_for(controller.remove("b"), 5)
+                await asyncio.wait_for(controller.remove("b"), 15)
                 carries.set()
                 await until(lambda: controller.links["s3"].in_line and not controller.sites.dead.switches)
                 assert await asyncio.to_thread(net.admitted, "s3") == {}  # the relay needs this thread

@@ -42,7 +42,7 @@ from wire.verdicts import Verdict
 
 HOSTS = 5
 MEMBERS = "SwitchIngress.handle.aggregation.admission.members"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -230,9 +230,7 @@ def test_a_switch_that_lost_its_state_gets_it_again(record: NetRecord, served: S
             epoch = go["membership"]["epoch"]
             address = served.address
             served.close()
-            for _ in range(100):
-                if not controller.links["s1"].in_line:
-                    break
+            while controller.links["s1"].in_line:
                 await asyncio.sleep(0.05)
             again = Served(1, address)
             try:
@@ -260,6 +258,8 @@ def test_a_silent_worker_is_lost_and_refused_and_may_return(record: NetRecord) -
             stop: dict[str, Any] = {"do": "nothing"}
             while stop["do"] == "nothing":
                 stop = await told(controller, sids[0], wait=0.3, epoch=epoch)
+            controller.sessions.lease = 60.0  # for what follows, however long it takes here
+            assert await told(controller, sids[0], epoch=epoch) == stop
             assert stop["do"] == "stop"
             while 5002 in admitted(record):
                 await asyncio.sleep(0.02)

@@ -23,7 +23,7 @@ from tests.controller.office import TOKEN, Office
 from tests.controller.served import Served
 from wire.constants import TOKEN_VARIABLE
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 PROGRAM = [sys.executable, "-c", "from controller.cli import main; main()", "top"]
 
 

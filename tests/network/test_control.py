@@ -29,7 +29,7 @@ from wire.verdicts import Verdict, port_counter
 
 pytestmark = pytest.mark.root
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 Running = tuple[SwitchClient, dict[int, Link]]
 
 
@@ -121,13 +121,13 @@ def test_a_flood_is_reported_at_a_bounded_rate(switch: Running) -> None:
     client.wait_news(0)
     cell = client.p4info.cell("SwitchIngress.port_verdicts", port_counter(1, Verdict.NOT_ADMITTED))
     started, sent = time.monotonic(), 0
-    while time.monotonic() - started < 1.0:
+    while time.monotonic() - started < 1.0 or sent < 1000:
         for _ in range(20):
             links[1].send(forged.but(chunk=sent).pack())
             sent += 1
         time.sleep(0.005)
     found: list[Refusal] = []
-    while (counted := int(client.read([cell])[0].counter_entry.data.packet_count)) < sent or not found:
+    while (counted := int(client.read([cell])[0].counter_entry.data.packet_count)) < sent or len(found) < 2:
         news = client.wait_news(0.3)
         for arrived, digests in news.digests if news else ():
             found += program.refusals.decode(arrived, digests)

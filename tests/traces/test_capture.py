@@ -33,7 +33,7 @@ from wire.constants import job_port
 JOB = 243
 """Whose port nobody else uses on the loopback interface."""
 UDP_SEGMENT = 103
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
