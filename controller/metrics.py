@@ -45,6 +45,13 @@ class Page(Collector):
         self._goodput = CounterMetricFamily(
             "p4reduce_worker_goodput_bytes", "Bytes of values summed, each once, of a worker", labels=rank
         )
+        leaf = ["job", "leaf", "verdict"]
+        self._partials = CounterMetricFamily(
+            "p4reduce_leaf_packets", "Partials of a leaf switch at its parent", labels=leaf
+        )
+        self._partial_bytes = CounterMetricFamily(
+            "p4reduce_leaf_bytes", "Bytes of partials of a leaf switch at its parent", labels=leaf
+        )
         self._others = CounterMetricFamily(
             "p4reduce_job_refused_packets",
             "Refused packets that name a job and come from no worker of it",
@@ -91,6 +98,10 @@ class Page(Collector):
                 self._bytes.add_metric([*labels, _label(verdict)], octets)
             summed = sum(counts.get(verdict, (0, 0))[0] for verdict in FIRST_TIME)
             self._goodput.add_metric(labels, 4 * self._elements * summed)
+        for leaf, counts in found.leaves.items():
+            for verdict, (packets, octets) in counts.items():
+                self._partials.add_metric([job.name, leaf, _label(verdict)], packets)
+                self._partial_bytes.add_metric([job.name, leaf, _label(verdict)], octets)
         for verdict, (packets, _) in looks.refused(found).items():
             self._others.add_metric([job.name, _label(verdict)], packets)
 

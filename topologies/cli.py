@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from controller import switch_cli
-from controller.terminal import CommandError, NetOption, complete_hosts, print_table
+from controller.terminal import CommandError, NetOption, complete_hosts, complete_networks, print_table
 from topologies import link_cli, links, look_cli, rootless
 from topologies import record as records
 from topologies.errors import NetworkError, RecordError
@@ -140,10 +140,14 @@ def net_down(
 
 @app.command("status")
 def net_status(
+    net: Annotated[
+        str | None,
+        typer.Option("--net", metavar="NAME", help="This one alone.", autocompletion=complete_networks),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the networks that run, and say which of their processes have died."""
-    found, failures = records.load_all()
+    """Show the networks that run, or one, and say which of their processes have died."""
+    found, failures = records.load_all() if net is None else ([records.load(net)], [])
     if as_json:
         typer.echo(json.dumps([_summary(record) for record in found], indent=1))
         _raise_all(failures)

@@ -13,6 +13,8 @@ from topologies.errors import SpecError
 from topologies.spec import Way
 
 _NUMBER = r"(\d{1,12}(?:\.\d{1,12})?)"
+_NOTHING = re.compile(r"0{1,12}(\.0{1,12})?")
+"""Zero is zero in any unit."""
 _SECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _SIZES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20}
 
@@ -29,6 +31,8 @@ def rate_mbit(text: str) -> float | None:
 
 def delay_ms(text: str) -> float:
     """Return a delay in ms; SpecError for what is none."""
+    if _NOTHING.fullmatch(text):
+        return 0.0
     found = re.fullmatch(rf"{_NUMBER}(us|ms|s)", text.lower())
     if found is None:
         raise SpecError(text or "nothing", "a delay is a number and us, ms or s: 5ms")
@@ -37,6 +41,8 @@ def delay_ms(text: str) -> float:
 
 def share(text: str) -> float:
     """Return a percentage as a share, 0..1; SpecError for what is none."""
+    if _NOTHING.fullmatch(text):
+        return 0.0
     found = re.fullmatch(rf"{_NUMBER}%", text)
     if found is None or float(found[1]) > 100:
         raise SpecError(text or "nothing", "a share of the packets is 0% to 100%: 1%, 0.05%")

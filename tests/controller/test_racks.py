@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from controller import looks, p4runtime, service, watch
 from controller.errors import PoolFullError, SwitchClientError, UnreachableError
 from controller.explain import standing, stuck
 from controller.fabric import Cable, Dead
+from controller.metrics import exposition
 from controller.program.rates import Rates
 from controller.requests import JobChange, NewJob, QuotaError, RequestError
 from controller.service import Controller
@@ -560,5 +562,13 @@ def test_a_partial_that_does_not_come_is_told(net: Racks) -> None:
             packets = {rank: sum(n for n, _ in of.values()) for rank, of in counts.workers.items()}
             assert packets == {0: 2, 1: 2, 2: 1}
             assert counts.leaves == {"s1": {Verdict.ABSORBED: (1, 308)}}
+            told = [
+                (one.name, one.labels, one.value)
+                for family in text_string_to_metric_families((await exposition(controller))[0])
+                for one in family.samples
+                if "leaf" in one.labels
+            ]
+            of = {"job": "a", "leaf": "s1", "verdict": "absorbed"}
+            assert told == [("p4reduce_leaf_packets_total", of, 1), ("p4reduce_leaf_bytes_total", of, 308)]
 
     run(work())

@@ -75,6 +75,12 @@ def test_the_status_says_how_a_controller_that_was_given_up_is_resumed(tmp_path:
     )
 
 
+def test_the_status_of_a_network_that_is_none() -> None:
+    code, out, err = p4reduce("net", "status", "--net", "nosuch")
+    assert (code, out) == (1, "")
+    assert "there is no network nosuch" in err
+
+
 def test_an_unknown_command_is_a_usage_error() -> None:
     code, _, err = p4reduce("nonsense")
     assert code == 2

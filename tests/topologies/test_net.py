@@ -277,8 +277,10 @@ def test_the_command_line(target: Target, name: str) -> None:
     )
     assert up.exit_code == 0, up.output
     assert f"network {name} is up: h1 to h2 (10.0.0.1 to 10.0.0.2) on s1 ({target.name}" in up.output
-    status = runner.invoke(app, ["net", "status", "--json"])
-    (shown,) = [net for net in json.loads(status.stdout) if net["name"] == name]
+    for words in (["--net", name], []):
+        status = runner.invoke(app, ["net", "status", "--json", *words])
+        (shown,) = [net for net in json.loads(status.stdout) if words or net["name"] == name]
+        assert shown["name"] == name
     assert (shown["state"], shown["dead"], len(shown["hosts"])) == ("up", [], 2)
     down = runner.invoke(app, ["net", "down", "--net", name])
     assert down.output == f"network {name} is down\n"
