@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,8 @@ def trace_record(
     """Record what the links of a running network carry, one pcapng an end. CMD's exit code is ours."""
     if ring_files is not None and ring_size is None:
         raise CaptureError("--ring-files", "say with --ring-size when a new file begins")
+    if argv and shutil.which(argv[0]) is None:
+        raise CaptureError(argv[0], "cannot be run: there is no such command")
     if os.geteuid() != 0:
         raise CaptureError("trace record", "seeing the links' packets needs root: run the command with sudo")
     socket = find_socket(net)
@@ -130,7 +133,7 @@ def _run(words: Sequence[str], argv: Sequence[str], out: Path) -> int:
             taker.wait(STOP_SECONDS)
             raise CaptureError("trace record", "the recorder could not begin, see above")
         typer.echo(f"recording into {out}{'' if argv else '; end with Ctrl-C'}", err=True)
-        code, died = _command(argv, taker)
+        code, ended = _command(argv, taker)
         if taker.poll() is None:
             taker.send_signal(signal.SIGTERM)
         try:
@@ -146,8 +149,11 @@ def _run(words: Sequence[str], argv: Sequence[str], out: Path) -> int:
                 taker.kill()
                 taker.wait()
     lost = _summary(told, out)
-    if died or lost is None:
+    if lost is None:
         typer.echo(f"error: the recorder died (exit code {taker.returncode}): {out} is not whole", err=True)
+        return code or 1
+    if ended:
+        typer.echo(f"error: no link is left: {out} has what they carried until then", err=True)
         return code or 1
     return code or (1 if lost else 0)
 
@@ -163,7 +169,7 @@ def _line(taker: subprocess.Popen[str]) -> bool:
 
 
 def _command(argv: Sequence[str], taker: subprocess.Popen[str]) -> tuple[int, bool]:
-    """Run a command to its end, or wait for Ctrl-C; return its exit code, and whether the recorder died."""
+    """Run a command to its end, or wait for Ctrl-C; return its exit code, and if the recorder ended first."""
     if not argv:
         try:
             taker.wait()
@@ -175,18 +181,18 @@ def _command(argv: Sequence[str], taker: subprocess.Popen[str]) -> tuple[int, bo
     except OSError as error:
         raise CaptureError(argv[0], f"cannot be run: {error.strerror}") from error
     try:
-        died = False
+        ended = False
         while True:
             try:
                 code = child.wait(0.5)
                 break
             except subprocess.TimeoutExpired:
-                if not died and taker.poll() is not None:
-                    died = True
-                    typer.echo("error: the recorder has died; the command goes on", err=True)
+                if not ended and taker.poll() is not None:
+                    ended = True
+                    typer.echo("error: the recorder has ended; the command goes on", err=True)
             except KeyboardInterrupt:
                 continue  # the terminal sent it to the command, too, which decides
-        return (code if code >= 0 else 128 - code), died
+        return (code if code >= 0 else 128 - code), ended
     finally:
         if child.poll() is None:
             child.terminate()

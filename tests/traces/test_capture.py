@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from traces.errors import CaptureError
 from traces.files import merged, read
 from traces.follow import EpochFollower
 from traces.names import LinkEnd, Namespace, end_of, end_words, link_ends, link_of
-from traces.record_cli import Ends, chosen, numbers
+from traces.record_cli import Ends, _run, chosen, numbers, trace_record
 from traces.recorder import Recorder, RingFile, prepare, record
 from traces.table import Category, Table, UdpChecksum, concat
 from wire.constants import job_port
@@ -136,6 +137,32 @@ def test_what_cannot_be_recorded_is_told(tmp_path: Path) -> None:
         prepare(tmp_path)
     with pytest.raises(CaptureError, match="cannot be used"):
         prepare(tmp_path / "s1-h1.pcapng" / "x")
+
+
+def test_a_command_that_is_none_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="no-such-command: cannot be run: there is no such command"):
+        trace_record(["no-such-command"], out=tmp_path / "caps")
+    assert not (tmp_path / "caps").exists()
+
+
+@pytest.mark.root
+def test_links_that_go_are_no_recorder_that_died(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    link = ["ip", "link", "add", "recgone0", "type", "veth", "peer", "name", "recgone1"]
+    subprocess.run(link, check=True, timeout=LIMIT_S)
+
+    def take_down() -> None:
+        wait_until((tmp_path / "s1-h1.pcapng").exists, "the recorder")
+        subprocess.run(["ip", "link", "del", "recgone0"], check=True, timeout=LIMIT_S)
+
+    thread = threading.Thread(target=take_down)
+    thread.start()
+    code = _run(["--out", str(tmp_path), "--end", "s1-h1=recgone0"], [], tmp_path)
+    thread.join(LIMIT_S)
+    told = capfd.readouterr().err
+    assert code == 1
+    assert f"error: no link is left: {tmp_path} has what they carried until then" in told
+    assert "died" not in told
+    assert [len(table.time) for table in read(tmp_path / "s1-h1.pcapng")] in ([], [0])
 
 
 def test_a_ring_goes_on_beside_the_files_of_a_recorder_that_died(tmp_path: Path) -> None:
