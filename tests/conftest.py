@@ -57,6 +57,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was imported stays: to look through it after each file would cost 20 s
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _leaves_nothing() -> Iterator[None]:
     """Have what a file left open complain now, at its last test, not at some later one of another file."""
