@@ -25,7 +25,7 @@ from switch.p4runtime.service import P4RuntimeService
 FIXTURES = Path(__file__).parent / "fixtures"
 CPU_PORT = 510
 DEVICE_ID = 7
-LIMIT = 10.0
+LIMIT = 30.0
 INSERT, MODIFY, DELETE = p4.Update.INSERT, p4.Update.MODIFY, p4.Update.DELETE
 
 

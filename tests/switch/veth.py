@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-LIMIT = 10.0
+LIMIT = 30.0
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_IGNORE_OUTGOING = 23

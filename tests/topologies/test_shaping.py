@@ -40,7 +40,7 @@ def test_tc_takes_every_rate_that_a_link_may_have(rate: float, switch_end: bool)
     lines = commands("probe0", Way(rate), switch_end=switch_end, qdiscs=("htb", "tbf"))
     script = " && ".join(["ip link add probe0 type veth peer name probe1", *lines])
     done = subprocess.run(
-        ["mnexec", "-n", "sh", "-c", script], capture_output=True, text=True, timeout=20, check=False
+        ["mnexec", "-n", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -61,7 +61,7 @@ class Api(ThreadingUnixStreamServer):
             self.member = asdict(member)
             return 201, {"session": "s1", "lease": 0.3, "n": 1}
         if path.startswith("/v1/jobs/demo/chunks?"):
-            assert self.slow.wait(10)
+            assert self.slow.wait(60)
             return self.chunks
         if path == "/v1/sessions/s1/barrier":
             return 200, {"passed": True, "missing": []}

@@ -40,7 +40,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 def test_join_reduce_barrier_leave(api: Api, tmp_path: Path) -> None:
     api.refusals = [refused(409, "BindAgainError", "bind again")] * 2
     array = np.arange(1000, dtype=np.int32)
-    with join("demo", 0, address=tmp_path / "controller.sock", timeout=10) as worker:
+    with join("demo", 0, address=tmp_path / "controller.sock", timeout=60) as worker:
         np.testing.assert_array_equal(worker.all_reduce(array), array)
         worker.barrier(5)
     opened = [body for method, path, body in api.calls if path.endswith("/ranks/0")]
@@ -85,7 +85,7 @@ def test_a_call_that_times_out_asks_who_is_missing(api: Api, tmp_path: Path) -> 
         ],
     )
     address = tmp_path / "controller.sock"
-    with join("demo", 0, address=address, timeout=10, call_timeout=0.3) as worker:
+    with join("demo", 0, address=address, timeout=60, call_timeout=0.3) as worker:
         api.udp.drop_next = 1 << 30
         with pytest.raises(StalledError) as caught:
             worker.all_reduce(np.ones(1000, np.int32))
@@ -108,7 +108,7 @@ def test_a_call_that_times_out_says_that_the_controller_did_not_answer(
     if how == "is slow":
         api.slow.clear()
     address = tmp_path / "controller.sock"
-    with join("demo", 0, address=address, timeout=10, call_timeout=0.3) as worker:
+    with join("demo", 0, address=address, timeout=60, call_timeout=0.3) as worker:
         api.udp.drop_next = 1 << 30
         with pytest.raises(StalledError) as caught:
             worker.all_reduce(np.ones(1000, np.int32))
@@ -143,9 +143,9 @@ def test_nobody_at_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_instruction_that_makes_no_sense_ends_the_session(api: Api, tmp_path: Path) -> None:
-    with join("demo", 0, address=tmp_path / "controller.sock", timeout=10) as worker:
+    with join("demo", 0, address=tmp_path / "controller.sock", timeout=60) as worker:
         api.told = [{"do": "go", "resume": False, "membership": {"rank": "none"}}]
         with worker.changed:
-            assert worker.changed.wait_for(lambda: worker.over, 10)
+            assert worker.changed.wait_for(lambda: worker.over, 60)
         with pytest.raises(SessionEndedError, match="Error"):
             worker.all_reduce(np.zeros(1, np.int32))

@@ -188,7 +188,7 @@ def test_sums_over_a_veth_pair(veth):
     worker_end, switch_end = veth
     member, sock = worker_at(41000)
     with switched(member, switch_end):
-        with Worker(member, ScapyTransport(member, worker_end, sock), timeout=10.0) as worker:
+        with Worker(member, ScapyTransport(member, worker_end, sock), timeout=60.0) as worker:
             array = np.arange(1000, dtype=np.int32)
             np.testing.assert_array_equal(worker.all_reduce(array), array)
             floats = np.linspace(-1, 1, 200, dtype=np.float32)
@@ -213,7 +213,7 @@ def test_the_same_bytes_on_the_wire_as_over_udp(veth, elements):
     for make in (over_scapy, UdpTransport):
         member, sock = worker_at(41001, elements)
         with switched(member, switch_end) as frames:
-            with Worker(member, make(member, sock), timeout=10.0) as worker:
+            with Worker(member, make(member, sock), timeout=60.0) as worker:
                 for array in (integers, floats, integers[:0]):
                     bound = 0.0 if array.dtype == np.int32 else 1e-6 * np.abs(array).max()
                     np.testing.assert_allclose(worker.all_reduce(array), array, rtol=0, atol=bound)

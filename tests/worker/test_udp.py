@@ -97,7 +97,7 @@ def join(switch, n, **kwargs):
         )
     ]
     switch.switch.add_job(members, [m.own_port for m in members])
-    return [Worker(m, UdpTransport(m, s), timeout=10.0) for m, s in zip(members, sockets, strict=True)]
+    return [Worker(m, UdpTransport(m, s), timeout=60.0) for m, s in zip(members, sockets, strict=True)]
 
 
 def all_reduce(workers, arrays):
@@ -105,7 +105,7 @@ def all_reduce(workers, arrays):
         futures = [
             pool.submit(worker.all_reduce, array) for worker, array in zip(workers, arrays, strict=True)
         ]
-        return [future.result(timeout=30) for future in futures]
+        return [future.result(timeout=120) for future in futures]
 
 
 @pytest.mark.parametrize("cut_up", [True, False], ids=["UDP_SEGMENT", "one packet a message"])
