@@ -26,7 +26,7 @@ from controller.program.refusals import MAX_REPORTS_PER_S, Refusal
 from controller.setup import job_controller, seat
 from tests.dataplane.attacks import ATTACKS, Scene, against_hosts
 from tests.dataplane.frames import Frame
-from tests.network.net import LIMIT_S, Net, Sums, load
+from tests.network.net import LIMIT_S, Net, Sums, load, wait_for
 from tests.network.tensors import Call
 from tests.network.test_all_reduce import assert_exact
 from topologies import processes
@@ -176,8 +176,11 @@ def test_a_hostile_host_beside_a_job(net: Net, tmp_path: Path) -> None:
         before = on.counted()
         on.hostile.send([attack.data for attack in attacks], 500).result(LIMIT_S)
         expected = Counter(attack.verdict for attack in attacks)
-        assert {v: n for v, n in (on.counted() - before).items() if v in expected} == expected
-        assert reports(on.client, on.program, 0.5)
+        wait_for(
+            f"the verdicts {expected}",
+            lambda: {v: n for v, n in (on.counted() - before).items() if v in expected} == expected,
+        )
+        assert wait_for("a report", lambda: reports(on.client, on.program, 0.5))
         # The last of them goes with the meter of a flood, beside the victims at work.
         flood = [attack.data for attack in attacks] + [used[0]] * len(attacks) + against_hosts(scene)
         before, started = on.counted(), time.monotonic()
