@@ -107,6 +107,8 @@ class Tap:
         namespace: Namespace | None = None,
     ) -> None:
         self.interface = interface
+        self.was_down = False
+        """Whether it is down, or ever was: then `take` alone tells that it is gone."""
         self._tally = _Tally()
         self._dropped = 0
         if jobs is not None and len(jobs) > _MOST_JOBS:
@@ -148,6 +150,7 @@ class Tap:
                 struct.pack("HL", len(program), ctypes.addressof(memory)),
             )
         s.bind((self.interface, _ETH_P_ALL))
+        self.was_down = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ENETDOWN
 
     def fileno(self) -> int:
         """Return the socket's number, to wait for packets."""
@@ -156,7 +159,8 @@ class Tap:
     def take(self, space: Workspace) -> memoryview:
         """Return the packets that are there as blocks of interface 0, empty if none; valid till the next.
 
-        Raises CaptureError where the interface has gone.
+        An interface that is down has none, and may be up again. Raises CaptureError where it has gone, which
+        a poll does not tell of one that `was_down`.
         """
         used = ctypes.c_uint64()
         got = space.library.capture_take(
@@ -167,8 +171,12 @@ class Tap:
             ctypes.byref(used),
             ctypes.byref(self._tally),
         )
-        if got < 0:
+        if got == -errno.ENETDOWN:
+            self.was_down = True
+        elif got < 0:
             raise CaptureError(self.interface, f"it can be seen no longer: {os.strerror(-got)}")
+        if self.was_down and not used.value and not self._socket.getsockname()[0]:
+            raise CaptureError(self.interface, "it is gone: its network has ended, or somebody deleted it")
         return space.blocks.data[: used.value]
 
     @property

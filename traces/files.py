@@ -57,6 +57,7 @@ _CUT = "it breaks off in the middle"
 _CUT_REMEDY = "what came before is whole; if it is still being written, read it again when it is done"
 _RECORD_AGAIN = "what came before is whole; record it again, or repair it (pcapfix)"
 _KINDS = "captures are pcap or pcapng files, as p4reduce trace record, tcpdump and tshark write them"
+_READABLE = "name captures that are there and that you may read"
 _DAMAGE = {
     Damage.LONG_PACKET: f"it says that it has more than {MAX_PACKET} bytes",
     Damage.BLOCK_LENGTH: "its block's length is no multiple of 4, or under 12",
@@ -70,17 +71,18 @@ _DAMAGE = {
 def expand(paths: Sequence[Path]) -> list[Path]:
     """Return the files, each once, a folder's captures in its place, sorted.
 
-    Raises TraceFileError for a folder without captures, and for pipes and devices.
+    Raises TraceFileError for a path that is not there, a folder without captures, and for pipes and devices.
     """
     found: list[Path] = []
     for path in paths:
-        if not path.is_dir():
+        try:
+            path.stat()
+            inside = captures(path) if path.is_dir() else None
+        except OSError as error:
+            raise TraceFileError(path, None, f"cannot be read: {error.strerror}", _READABLE) from error
+        if inside is None:
             found.append(path)
             continue
-        try:
-            inside = captures(path)
-        except OSError as error:
-            raise TraceFileError(path, None, f"cannot be read: {error.strerror}", _KINDS) from error
         if not inside:
             raise TraceFileError(path, None, f"holds no captures (*{', *'.join(SUFFIXES)})", _KINDS)
         found += inside
@@ -214,7 +216,7 @@ class _Reader:
                 self._path,
                 None,
                 f"cannot be read: {error.strerror or error}",
-                "name a capture that you may read",
+                _READABLE,
             ) from error
         if self._count and not self._ethernet:
             raise TraceFileError(

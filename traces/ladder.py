@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from . import show
-from .errors import FilterError, TraceFileError
+from .errors import TraceFileError
 from .files import expand, merged, readable
-from .members import Epoch, load
+from .members import load
 from .model import REASONS, WORDS, Judged, Model, Verdict
 from .names import source
 from .table import Category, Table
@@ -82,7 +82,8 @@ def life(
     links = [end.link for end in ends]
     # A link's two ends show every packet twice: the switches' slots are followed by their own ends.
     model, other = Model(epochs, links), Model(epochs, links)
-    wanted = show.Filter(jobs=frozenset({job_number(epochs, job)}), slots=slot, chunks=chunk)
+    number = show.job_number({epoch.job_name: epoch.job for epoch in epochs}, "job", job)
+    wanted = show.Filter(jobs=frozenset({number}), slots=slot, chunks=chunk)
     # Members' own ends, where the other was captured, too.
     own = {
         (member.link, member.host)
@@ -106,17 +107,6 @@ def life(
         more += len(events[most:])
         del events[most:]
     return Life(events, more, errors[0] if errors else None)
-
-
-def job_number(epochs: Sequence[Epoch], job: str) -> int:
-    """Return the number of a job given by name or number; FilterError for a name that is not known."""
-    by_name = {epoch.job_name: epoch.job for epoch in epochs}
-    if job in by_name:
-        return by_name[job]
-    if job.isascii() and job.isdigit() and len(job) <= 3:
-        return int(job)
-    have = ", ".join(sorted(by_name)) or "no names (no memberships)"
-    raise FilterError(f"job {job}", f"the captures know {have}; a job's number does too")
 
 
 def _split(table: Table, own: set[tuple[str, str]]) -> tuple[Table, Table]:

@@ -32,6 +32,12 @@ class Watched:
         self.epochs: list[Epoch] = []
         self._tap = Tap(interface)
         self._stack.callback(self._tap.close)
+        if self._tap.was_down:
+            self._stack.close()
+            raise CaptureError(
+                interface,
+                f"it is down: bring it up (p4reduce net link LINK --up, ip link set {interface} up)",
+            )
         self._space = Workspace()
         if socket is not None:
             self._stack.enter_context(EpochFollower(socket, self._keep))
@@ -49,7 +55,7 @@ class Watched:
         poll = select.poll()
         poll.register(self._tap.fileno(), select.POLLIN)
         while True:
-            if poll.poll(_POLL_MS) and (taken := bytes(self._tap.take(self._space))):
+            if (poll.poll(_POLL_MS) or self._tap.was_down) and (taken := bytes(self._tap.take(self._space))):
                 yield taken
 
     def __enter__(self) -> Watched:

@@ -65,8 +65,8 @@ class LinkEnd(NamedTuple):
 
 
 def captures(folder: Path) -> list[Path]:
-    """Return the captures in a folder, sorted."""
-    return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES))
+    """Return the captures in a folder, sorted; folders in it are none, whatever they are called."""
+    return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES) and not path.is_dir())
 
 
 def link_of(end: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import show
-from .errors import TraceFileError
+from .errors import PlotError, TraceFileError
 from .files import expand, merged
 from .members import load
 from .model import Judged, Model, Verdict
@@ -27,6 +27,7 @@ from .names import source
 from .series import Series
 from .table import Category, Table
 
+SUFFIXES = (".html", ".htm")
 MOST_PACKETS = 40_000
 """Of a page; one has about 100 bytes."""
 MOST_STRIDE = 1 << 32
@@ -38,6 +39,15 @@ _NUMBERS = ("job", "chunk", "slot", "version", "tensor", "flag", "e0", "e1", "nu
 _WORDS = ("end", "file", "src", "dst", "worker", "verdict", "reason", "job_name", "udp_checksum")
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
+
+
+def check(out: Path) -> None:
+    """Raise PlotError unless `out` is a page's name in a folder that is there."""
+    if out.suffix.lower() not in SUFFIXES:  # or a name too few would write over a capture
+        raise PlotError(str(out), f"a page's name ends in {' or '.join(SUFFIXES)}")
+    if not out.parent.is_dir() or out.is_dir():
+        why = "it is a folder" if out.is_dir() else f"there is no folder {out.parent}"
+        raise PlotError(str(out), f"the page cannot be written: {why}")
 
 
 def write(series: Series, paths: Sequence[Path], out: Path, jobs: Collection[int]) -> int:

@@ -48,7 +48,11 @@ def trace_plot(
         raise FilterError("trace plot", "name --out DIR or FILE for pictures, --html FILE for a page")
     if out is not None:
         plot.check(out)
+    if html is not None:
+        page.check(html)
     series = collect(files, jobs=job or (), chunks=chunks)
+    if series.failure is not None and not series.packets:
+        raise series.failure  # and what was drawn before stays
     written: list[Path] = []
     try:
         if out is not None:

@@ -204,7 +204,8 @@ class Recorder:
         for number in open_:
             poll.register(number, select.POLLIN)
         while open_ and not self._stop:
-            for number, _ in poll.poll(_POLL_MS):
+            ready = {number for number, _ in poll.poll(_POLL_MS)}
+            for number in ready | {number for number, end in open_.items() if end.tap.was_down}:
                 end = open_[number]
                 try:
                     end.take(_TAKES)

@@ -19,8 +19,8 @@ import numpy as np
 
 from .errors import FilterError, TraceFileError
 from .files import expand, merged
-from .ladder import job_number
 from .members import Epoch, load
+from .show import job_number
 from .table import Category, Direction, Table, UdpChecksum
 from .timeline import Floats, Histogram, Ints, Timeline
 from .verify_capture import Capture
@@ -134,7 +134,8 @@ def collect(paths: Sequence[Path], *, jobs: Sequence[str] = (), chunks: range | 
     told, guessed = trees(epochs), Findings()
     if not told:
         told = infer(merged(files), guessed)
-    chosen = {job_number(epochs, job) for job in jobs}
+    by_name = {epoch.job_name: epoch.job for epoch in epochs}
+    chosen = {job_number(by_name, "--job", job) for job in jobs}
     have = sorted({tree.job for tree in told})
     for job in sorted(chosen - set(have)):
         known = ", ".join(map(str, have)) or "none"

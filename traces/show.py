@@ -6,14 +6,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import IPv4Address
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from wire.constants import JOBS
 
 from .errors import FilterError
 from .model import REASONS, WORDS, Judged, Model, Verdict
@@ -124,11 +126,27 @@ def place(worker: str) -> tuple[int, int | None] | None:
     if ip.count(".") != 3:
         return None
     try:
-        return int(IPv4Address(ip)), numbers("port", port).start if port else None
-    except (AddressValueError, FilterError):
+        if not port:
+            return int(IPv4Address(ip)), None
+        if port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16:
+            return int(IPv4Address(ip)), int(port)
+        raise ValueError(port)
+    except ValueError:  # AddressValueError is one
         raise FilterError(
             f"--worker {worker}", "is no address, as 10.0.0.1, nor one with a UDP port, as 10.0.0.1:5000"
         ) from None
+
+
+def job_number(by_name: Mapping[str, int], option: str, job: str) -> int:
+    """Return the number of a job given by name or number; FilterError for what is neither."""
+    if job in by_name:
+        return by_name[job]
+    if job.isascii() and job.isdigit() and len(job) <= 3 and int(job) < JOBS:
+        return int(job)
+    have = ", ".join(sorted(by_name)) or "no names (no memberships)"
+    raise FilterError(
+        f"{option} {job}", f"the captures know {have}; a job's number, 0 to {JOBS - 1}, does too"
+    )
 
 
 def numbers(option: str, text: str) -> range:

@@ -56,6 +56,8 @@ def trace_show(
         raise FilterError("--json --csv", "give one of them")
     if bool(files) == bool(follow):
         raise FilterError("trace show", "name captures, or a link to --follow")
+    if net is not None and not follow:
+        raise FilterError(f"--net {net}", "goes with --follow: captures have their memberships beside them")
     write = show.json_writer() if as_json else show.csv_writer() if as_csv else show.text_writer()
     with ExitStack() as stack:
         if follow:
@@ -124,13 +126,7 @@ def _filter(
     jobs = None
     if job is not None:
         by_name = {name: number for number, name in model.job_names.items()}
-        if job in by_name:
-            jobs = frozenset({by_name[job]})
-        elif job.isascii() and job.isdigit() and len(job) <= 3:
-            jobs = frozenset({int(job)})
-        else:
-            have = ", ".join(sorted(by_name)) or "no names (no memberships)"
-            raise FilterError(f"--job {job}", f"the captures know {have}; a job's number does too")
+        jobs = frozenset({show.job_number(by_name, "--job", job)})
     workers = None if worker is None else tuple(worker.split(","))
     for each in workers or ():
         show.place(each)

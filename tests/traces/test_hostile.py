@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from tests.traces import made
 from traces import files, page, verify_infer
 from traces.cli import app
-from traces.errors import CaptureError, FilterError, MembersError, TraceFileError
+from traces.errors import CaptureError, FilterError, MembersError, PlotError, TraceFileError
 from traces.names import MEMBERSHIPS
 from traces.recorder import RingFile
 
@@ -41,14 +41,16 @@ def test_the_filters_that_explain_prints_can_be_pasted(tmp_path: Path) -> None:
         assert len(shown.output.splitlines()) > 1
 
 
-@pytest.mark.parametrize("worker", ["a.b.c.d", "300.1.1.1", "10.0.0.1:x", "10.0.0.1:5-4"])
+@pytest.mark.parametrize(
+    "worker", ["a.b.c.d", "300.1.1.1", "10.0.0.1:x", "10.0.0.1:5-4", "10.0.0.1:5-6", "10.0.0.1:65536"]
+)
 def test_addresses_that_are_none(worker: str) -> None:
     assert isinstance(run("show", GOLDEN, "--worker", worker).exception, FilterError)
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--chunk", "9" * 5000), ("--slot", "0-" + "9" * 30), ("--job", "9" * 5000), ("--job", "9" * 30)],
+    [("--chunk", "9" * 5000), ("--slot", "0-" + "9" * 30), ("--job", "9" * 5000), ("--job", "256")],
 )
 def test_numbers_beyond_all_bounds(words: tuple[str, ...]) -> None:
     assert isinstance(run("show", GOLDEN, *words).exception, FilterError)
@@ -78,6 +80,58 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe.pcap"):
         with pytest.raises(TraceFileError, match=r"pipe\.pcap: is no file"):
             files.expand([path])
+
+
+def test_a_path_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    gone, page_ = tmp_path / "gone.pcap", tmp_path / "page.html"
+    for words in (
+        ("show", GOLDEN),
+        ("explain", GOLDEN),
+        ("slot", "two", 1),
+        ("plot", "--html", page_, GOLDEN),
+    ):
+        told = run(*words, gone)
+        assert isinstance(told.exception, TraceFileError), words
+        assert "gone.pcap: cannot be read: No such file or directory" in str(told.exception)
+        assert told.output == ""
+    assert run("verify", GOLDEN, gone).exit_code == 2
+    assert not page_.exists()
+
+
+def test_a_folder_is_no_capture_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "old.pcap").mkdir()
+    made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    assert [path.name for path in files.expand([tmp_path])] == ["s1-h1.pcapng"]
+
+
+def test_a_page_is_not_written_over_a_capture(tmp_path: Path) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    told = run("plot", path, "--html", path)
+    assert isinstance(told.exception, PlotError)
+    assert "a page's name ends in .html or .htm" in str(told.exception)
+    assert path.read_bytes() == (GOLDEN / "s1-h1.pcapng").read_bytes()
+    (tmp_path / "x.html").mkdir()
+    for out, why in (
+        (tmp_path / "x.html", "it is a folder"),
+        (tmp_path / "no" / "x.html", "there is no folder"),
+    ):
+        with pytest.raises(PlotError, match=why):
+            page.check(out)
+
+
+def test_of_nothing_readable_no_picture_is_drawn_over_an_older_one(tmp_path: Path) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes()[:100], "s1-h1.pcapng")
+    out = made.put(tmp_path, b"an older page", "page.html")
+    told = run("plot", path, "--html", out, "--out", tmp_path / "pictures")
+    assert isinstance(told.exception, TraceFileError)
+    assert out.read_bytes() == b"an older page"
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_a_network_is_of_use_to_what_is_followed_alone() -> None:
+    told = run("show", GOLDEN, "--net", "star")
+    assert isinstance(told.exception, FilterError)
+    assert "--net star: goes with --follow" in str(told.exception)
 
 
 def test_what_breaks_off_is_explained_and_followed_as_far_as_it_can_be_read(tmp_path: Path) -> None:
