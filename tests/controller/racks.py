@@ -112,7 +112,7 @@ class Racks:
         return found
 
     @asynccontextmanager
-    async def controlled(self, lease: float = 10.0) -> AsyncIterator[Controller]:
+    async def controlled(self, lease: float = 60.0) -> AsyncIterator[Controller]:
         """A controller, stopped as if it were killed: what it knows is on disk."""
         path = self.record.directory / "controller.db"
         epochs, store = EpochStore(path), Store(path)

@@ -250,7 +250,7 @@ def test_a_switch_and_its_controller_are_lost_at_once(
                 for rank, sid in enumerate(sids):
                     status = {"epoch": epoch, "stopped": stop[0]["change"], "udp_port": 6001 + rank}
                     first_missing = 40 + rank
-                    go = await told(controller, sid, first_missing=first_missing, wait=rank * 5.0, **status)
+                    go = await told(controller, sid, first_missing=first_missing, wait=rank * 30.0, **status)
                 assert (go["do"], go["resume"], go["membership"]["g0"]) == ("go", True, 40)
         finally:
             again.close()

@@ -171,10 +171,9 @@ def test_killed_when_some_switches_have_the_new_epoch(
                 patched.setattr(SwitchLink, "bring_up", stays_away)
                 patched.setattr(Watch, "look_at_fabric", lambda self: None)
                 await controller.change("a", JobChange(slots=8))
-                with pytest.raises(AssertionError, match="did not begin"):
-                    await workers.follow(8)
-            new = controller.job("a").group.epoch
-            assert new > old
+                while controller.job("a").group.epoch == old:
+                    with pytest.raises(AssertionError, match="did not begin"):
+                        await workers.follow(8)
         async with net.controlled() as controller:
             workers.controller = controller
             members = await workers.follow()

@@ -64,7 +64,7 @@ def record(served: Served, tmp_path: Path) -> NetRecord:
 
 
 @asynccontextmanager
-async def controlled(record: NetRecord, lease: float = 10.0) -> AsyncIterator[Controller]:
+async def controlled(record: NetRecord, lease: float = 60.0) -> AsyncIterator[Controller]:
     """A controller of the network, stopped as if it were killed: what it knows is on disk."""
     path = record.directory / "controller.db"
     epochs, store = EpochStore(path), Store(path)
@@ -90,7 +90,7 @@ async def join(controller: Controller, job: str, ports: list[int]) -> list[str]:
     ]
 
 
-async def told(controller: Controller, sid: str, wait: float = 5.0, **status: Any) -> dict[str, Any]:
+async def told(controller: Controller, sid: str, wait: float = 30.0, **status: Any) -> dict[str, Any]:
     return await controller.sessions.sync(sid, Status(**status), wait)
 
 
@@ -207,6 +207,8 @@ def test_killed_between_its_plan_and_the_switch(record: NetRecord, monkeypatch: 
                     assert stop["do"] == "stop"
                     status = {"epoch": old, "stopped": stop["change"], "udp_port": 6001 + rank}
                     await told(controller, sid, wait=0.2, first_missing=40 + rank, **status)
+                while (planned := controller.store.jobs()[0].epoch) is None or planned.epoch == old:
+                    await asyncio.sleep(0.02)
             assert admitted(record) == {5001: old, 5002: old}
         async with controlled(record) as controller:
             group = controller.job("alice").group
