@@ -308,11 +308,11 @@ def test_a_cable_that_is_cut_and_mended(net: Racks, monkeypatch: pytest.MonkeyPa
             assert job.tree.switches == ("s4", "s1", "s2")
             assert "the link from s1 port 3 to s3 port 1 is down" in events(controller, "")
             cut(monkeypatch, frozenset({("s1", 3), ("s3", 1)}), frozenset({("s2", 4), ("s4", 2)}))
-            with pytest.raises(AssertionError, match="did not begin"):
-                await workers.follow(8)
-            told = standing(controller, job)
-            assert told is not None
-            assert "no epoch can begin: nothing can sum for h1, h2, h3, h4" in told
+            while "no epoch can begin: nothing can sum for h1, h2, h3, h4" not in (
+                standing(controller, job) or ""
+            ):
+                with pytest.raises(AssertionError, match="did not begin"):
+                    await workers.follow(8)
             cut(monkeypatch, frozenset({("s2", 4), ("s4", 2)}))
             await workers.follow()
             assert job.tree.switches == ("s3", "s1", "s2")
@@ -424,9 +424,9 @@ def test_no_switch_is_left_and_the_job_says_so(net: Racks) -> None:
             await workers.follow()
             net.kill("s3")
             net.kill("s4")
-            with pytest.raises(AssertionError):
-                await workers.follow(15)
-            assert job.homeless
+            while not job.homeless:
+                with pytest.raises(AssertionError, match="did not begin"):
+                    await workers.follow(15)
             told = standing(controller, job)
             assert told is not None
             assert "not reached now" in told or "no epoch can begin" in told
