@@ -197,21 +197,25 @@ class Recorder:
         """Let `run` end; may be called from a signal's handler."""
         self._stop = True
 
-    def run(self) -> None:
-        """Record until `stop`, or until no interface is left."""
+    def run(self, reader: int | None = None) -> None:
+        """Record until `stop`, until no interface is left, or until nobody reads from the pipe `reader`."""
         poll = select.poll()
+        if reader is not None:
+            poll.register(reader, 0)  # of whom this is part; who was killed cannot say `stop`
         open_ = {end.tap.fileno(): end for end in self._ends}
         for number in open_:
             poll.register(number, select.POLLIN)
         while open_ and not self._stop:
             ready = {number for number, _ in poll.poll(_POLL_MS)}
+            if reader in ready:
+                break
             for number in ready | {number for number, end in open_.items() if end.tap.was_down}:
                 end = open_[number]
                 try:
                     end.take(_TAKES)
                 except CaptureError as error:
                     end.error = str(error)
-                    print(f"error: {error}", file=sys.stderr, flush=True)
+                    print(f"error: {end.name}: {error}", file=sys.stderr, flush=True)
                     poll.unregister(number)
                     del open_[number]
         deadline = time.monotonic() + _DRAIN_SECONDS
@@ -242,9 +246,14 @@ def prepare(out: Path) -> None:
 
 
 def record(
-    recorder: Recorder, out: Path, socket: Path | None, say: IO[str], signals: Sequence[int] = ()
+    recorder: Recorder,
+    out: Path,
+    socket: Path | None,
+    say: IO[str],
+    signals: Sequence[int] = (),
+    reader: int | None = None,
 ) -> list[EndCounts]:
-    """Record until one of the signals; memberships are those of the controller at `socket`."""
+    """Record until a signal, or as Recorder.run does; memberships are of the controller at `socket`."""
     with recorder, ExitStack() as stack:
         for number in signals:
             signal.signal(number, lambda *_: recorder.stop())
@@ -253,7 +262,7 @@ def record(
             known = read(file) if file.exists() else []  # of a recorder that died and was started again
             stack.enter_context(EpochFollower(socket, partial(write, file), known))
         print(json.dumps({"recording": str(out)}), file=say, flush=True)
-        recorder.run()
+        recorder.run(reader)
         return recorder.close()
 
 
@@ -276,13 +285,15 @@ def main() -> None:
         os.nice(NICE)
     try:
         recorder = Recorder(asked.out, ends, asked.job, asked.ring_size, asked.ring_files)
-        counts = record(
-            recorder, asked.out, socket, sys.stdout, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        )
+        signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        counts = record(recorder, asked.out, socket, sys.stdout, signals, sys.stdout.fileno())
     except P4ReduceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    print(json.dumps({"ends": [asdict(each) for each in counts]}), flush=True)
+    try:
+        print(json.dumps({"ends": [asdict(each) for each in counts]}), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it is written once more at exit
 
 
 if __name__ == "__main__":

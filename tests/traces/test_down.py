@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interfaces that go down are recorded again when they are up; those that go are told."""
+"""Interfaces that go down are recorded again when they are up; those that go are told. Recorders go, too."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from traces.names import LinkEnd
 from traces.recorder import Recorder
 from traces.table import concat
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 NAME, OTHER = "tracedown0", "tracedown1"
 pytestmark = pytest.mark.root
 
@@ -126,3 +127,18 @@ def test_a_tap_tells_down_from_gone(pair: None) -> None:
             tap.take(space)
     finally:
         tap.close()
+
+
+def test_a_recorder_ends_with_who_reads_what_it_tells(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "traces.recorder", "--out", str(tmp_path), "--end", "s1-h1=lo"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as recorder:
+        assert recorder.stdout is not None
+        assert recorder.stderr is not None
+        assert recorder.stdout.readline()
+        recorder.stdout.close()
+        try:
+            assert recorder.wait(LIMIT_S) == 0
+        finally:
+            recorder.kill()
+        assert recorder.stderr.read() == b""
+    list(read(tmp_path / "s1-h1.pcapng"))  # it is whole
