@@ -43,10 +43,13 @@ class PayloadError(TraceError):
 class MembersError(TraceError):
     """A file of memberships that cannot be understood; `path` names it."""
 
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(
-            f"{path}: {what}; p4reduce trace record wrote it: move it away to read the captures alone"
-        )
+    def __init__(
+        self,
+        path: Path,
+        what: str,
+        remedy: str = "p4reduce trace record wrote it: move it away to read the captures alone",
+    ) -> None:
+        super().__init__(f"{path}: {what}; {remedy}")
         self.path = path
 
 

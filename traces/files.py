@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from . import blocks
 from .decoder import best_decoder
 from .errors import TraceFileError
+from .mixed import Turns
 from .names import SUFFIXES, captures, source
 from .structs import (
     INTERFACE,
@@ -116,17 +117,20 @@ def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4redu
     """Yield the packets of several files in the order of time; each file's own order is kept.
 
     A file that breaks off ends there, the others go on; then the first one's TraceFileError is raised, which
-    names the others too.
+    names the others too. Folders that are mixed in time, see `mixed`, raise one at once.
     """
+    turns = Turns() if len({path.parent for path in paths}) > 1 else None
     part = max(PART // 16, PART // max(1, len(paths) // 4))
     errors: list[TraceFileError] = []
     heads = [_Head(read(path, values=values, format=format, part=part), errors) for path in paths]
     while live := [head for head in heads if head.fill()]:
         horizon = min(int(head.key[-1]) for head in live)
         taken = [head.until(horizon) for head in live]
-        table = concat([rows for rows, _ in taken])
         order = np.argsort(np.concatenate([key for _, key in taken]), kind="stable")
-        yield table.take(order)
+        table = concat([rows for rows, _ in taken]).take(order)
+        if turns is not None:
+            turns.check(table)
+        yield table
     if errors:
         first = errors[0]
         more = f"; so do {', '.join(str(error.path) for error in errors[1:])}" if errors[1:] else ""

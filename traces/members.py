@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import json
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,33 @@ class Epoch:
 def load(paths: Sequence[Path]) -> list[Epoch]:
     """Return the epochs told of beside these captures (files or folders), oldest first; [] where none are.
 
-    Raises MembersError.
+    Raises MembersError, also where two of them tell different things of one epoch.
     """
     folders = {path if path.is_dir() else path.parent for path in paths}
     found: dict[tuple[int, int], Epoch] = {}
     for file in sorted(folder / FILE for folder in folders):
         if file.exists():
             for epoch in read(file):
-                found[(epoch.epoch, epoch.job)] = epoch
+                key = (epoch.epoch, epoch.job)
+                known = found.get(key, epoch)
+                if _places(known) != _places(epoch):
+                    raise MembersError(
+                        file,
+                        f"epoch {epoch.epoch} of job {epoch.job} has other members than in another folder",
+                        "these are two networks: read each by itself",
+                    )
+                # Of two recordings the later one knows more.
+                found[key] = replace(
+                    epoch,
+                    ended=epoch.ended or known.ended,
+                    duplicates=epoch.duplicates or known.duplicates,
+                )
     return [found[key] for key in sorted(found)]
+
+
+def _places(epoch: Epoch) -> list[tuple[str, int, str, str]]:
+    """Return what stays as it is for all of an epoch."""
+    return sorted((each.ip, each.udp_port, each.switch, each.link) for each in epoch.members)
 
 
 def read(file: Path) -> list[Epoch]:

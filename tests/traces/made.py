@@ -65,12 +65,18 @@ def ip_sum(frame: bytes) -> bytes:
 
 
 def pcap(
-    packets: Sequence[bytes], *, order: str = "<", ns: bool = False, snaplen: int = 65535, link: int = 1
+    packets: Sequence[bytes],
+    *,
+    order: str = "<",
+    ns: bool = False,
+    snaplen: int = 65535,
+    link: int = 1,
+    start: int = START,
 ) -> bytes:
-    """A classic capture; packet i is at START + i µs."""
+    """A classic capture; packet i is at start + i µs."""
     out = struct.pack(order + "IHHiIII", 0xA1B23C4D if ns else 0xA1B2C3D4, 2, 4, 0, 0, snaplen, link)
     for index, each in enumerate(packets):
-        seconds, rest = divmod(START + 1000 * index, 10**9)
+        seconds, rest = divmod(start + 1000 * index, 10**9)
         kept = each[:snaplen]
         out += struct.pack(order + "4I", seconds, rest if ns else rest // 1000, len(kept), len(each)) + kept
     return out

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.traces import made
-from traces import files, page, verify_infer
+from traces import files, members, page, verify_infer
 from traces.cli import app
 from traces.errors import CaptureError, FilterError, MembersError, PlotError, TraceFileError
 from traces.names import MEMBERSHIPS
@@ -96,6 +96,45 @@ def test_a_path_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         assert told.output == ""
     assert run("verify", GOLDEN, gone).exit_code == 2
     assert not page_.exists()
+
+
+def test_two_networks_are_not_taken_for_one(tmp_path: Path) -> None:
+    def recorded(folder: str, at: int, job: int = 3, name: str = "s1-h1.pcap") -> Path:
+        """Ten packets, one each µs from `at` µs on."""
+        (tmp_path / folder).mkdir(exist_ok=True)
+        packets = made.frames(made.payloads(10), job=job)
+        return made.put(tmp_path / folder, made.pcap(packets, start=made.START + at * 1000), name)
+
+    one = recorded("one", 0)
+    apart = [recorded("later", 20), recorded("job", 5, job=4), recorded("link", 5, name="s1-h2.pcap")]
+    apart += [recorded("other", 5, name="eth0.pcap"), recorded("one", 5, name="s1-h1.1.pcap")]
+    assert sum(len(table) for table in files.merged([one, *apart])) == 60
+    mixed = recorded("mixed", 5)
+    # In what order packets of one time come is the files'.
+    for order, number in (([one, mixed], 7), ([mixed, one], 6)):
+        with pytest.raises(TraceFileError, match="at the same end of a link; these are two networks") as told:
+            list(files.merged(order))
+        assert (told.value.path, told.value.number) == (one, number)
+    assert run("verify", one, mixed).exit_code == 2
+    assert isinstance(run("show", one.parent, mixed.parent).exception, TraceFileError)
+
+
+def test_memberships_of_several_folders_are_of_one_network(tmp_path: Path) -> None:
+    told = json.loads((GOLDEN / MEMBERSHIPS).read_text())
+    for folder in ("a", "b", "c"):
+        (tmp_path / folder).mkdir()
+    epoch = told["epochs"][0]
+    epoch |= {"ended": 1 << 60, "duplicates": True}
+    (tmp_path / "a" / MEMBERSHIPS).write_text(json.dumps(told))
+    epoch |= {"ended": None, "duplicates": False}
+    (tmp_path / "b" / MEMBERSHIPS).write_text(json.dumps(told))
+    both = members.load([tmp_path / "a", tmp_path / "b"])
+    assert len(both) == len(told["epochs"])
+    assert (both[0].ended, both[0].duplicates) == (1 << 60, True)
+    epoch["members"][1]["udp_port"] += 1
+    (tmp_path / "c" / MEMBERSHIPS).write_text(json.dumps(told))
+    with pytest.raises(MembersError, match=r"other members than in another folder; these are two networks"):
+        members.load([tmp_path / "a", tmp_path / "c"])
 
 
 def test_a_folder_is_no_capture_whatever_its_name(tmp_path: Path) -> None:
