@@ -215,7 +215,7 @@ def test_a_spine_that_dies_loses_its_jobs_to_the_other(net: Racks) -> None:
 def test_a_spine_that_hangs_is_left_and_holds_nothing_up(net: Racks, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers nothing and ends no connection; what waits for it goes on, and it is cleared afterwards."""
     monkeypatch.setattr(watch, "ASK_SECONDS", 0.1)
-    monkeypatch.setattr(p4runtime, "ALIVE_SECONDS", 0.3)
+    monkeypatch.setattr(p4runtime, "ALIVE_SECONDS", 0.6)
 
     async def work() -> None:
         address = net.record.switch("s3").grpc
