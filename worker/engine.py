@@ -31,16 +31,11 @@ from .errors import NotInJobError, StalledError, WorkerError
 from .kept import runs
 from .kernels import Indexes, Kernels, NumpyKernels
 from .operation import Operation
-from .recovery import BURST
+from .pace import BURST, LEAST_LULL, LULL, SHARE, STEP
 from .ring import NEVER, PARKED
 from .stats import Stats
+from .turn import Turn, Why
 
-STEP = 1e-8
-"""Seconds between packets of one burst, for the record: which of them was sent first."""
-LULL = 0.5
-"""Share of a round trip for which results gather while at least half a window is under way."""
-LEAST_LULL = 0.002
-"""Seconds: on a quicker path to sleep and to wake costs more than it saves."""
 _ORDER = np.arange(BURST)
 
 
@@ -61,20 +56,15 @@ class Engine(Epoch):
         kernels: Kernels | None = None,
     ) -> None:
         self.timeout = timeout
-        self.kernels = kernels if kernels is not None else NumpyKernels()
-        self.stats = stats if stats is not None else Stats()
-        super().__init__(membership)
+        super().__init__(membership, kernels or NumpyKernels(), stats or Stats())
         self._number = membership.t0
         self._running: deque[Operation] = deque()  # in order, from the first that is not done
         self._unsent: deque[Operation] = deque()  # those with packets never filled
-        self._end = 0  # offset beyond the last operation begun
         self._mismatched = False
+        self._converting = False  # one of those under way is of another dtype on the way
         self._retransmitted_before = 0
-        self._clocked = 0.0
-        self._limited = False  # whether the window kept packets back at the last poll
         self.failure: WorkerError | None = None
         """The mismatch or time-out by which it left."""
-        self._stall_at = 0.0  # no operation has stalled before
 
     @property
     def begun(self) -> int:
@@ -93,7 +83,7 @@ class Engine(Epoch):
             return False
         if self._stopped is not None:
             return not self.fetched
-        return self.running or self._first < self._frontier
+        return self.running or self._flow.first < self._frontier
 
     def leave(self, reason: str, error: WorkerError | None = None) -> None:
         """Refuse all further calls: this rank is out of step with the job until it has a new membership.
@@ -117,17 +107,21 @@ class Engine(Epoch):
         if self._stopped is not None:
             raise RuntimeError("the epoch is stopped; resume it first")
         operation = Operation(
-            call, self._number, self._end, self._base + self._end, self.membership, self.kernels
+            call, self._number, self._flow.end, self._base + self._flow.end, self.membership, self.kernels
         )
         operation.timeout, operation.begun_at = self.timeout if timeout is None else timeout, now
         if not self._running:
-            self._progress_at = self._clocked = now
+            self._flow.progress_at = self._flow.clocked = now
             self._retransmitted_before = self.stats.retransmissions
+            self._converting = False
+        self._converting = self._converting or bool(operation.converted)
         stall_at = now + operation.timeout
-        self._stall_at = min(self._stall_at, stall_at) if self._running else stall_at
+        self._flow.stall_at = min(self._flow.stall_at, stall_at) if self._running else stall_at
+        if self._running:
+            self._running[-1].followed_by(operation)
         self._running.append(operation)
         self._unsent.append(operation)
-        self._end = operation.end
+        self._flow.end = operation.end
         self._number += 1
         return operation
 
@@ -135,47 +129,60 @@ class Engine(Epoch):
         """Return when `poll` must be called again if no result comes before: `now` if it has more to send."""
         if self._sendable():
             return now
-        limit = self._stall_at if self._running else NEVER
+        limit = self._flow.stall_at if self._running else NEVER
         return min(self._recovery.next_check, limit) if self.outstanding else limit
 
     @property
     def lull(self) -> float:
         """Seconds in which the results may be left to gather: many at once cost little more than one."""
         lull = LULL * (self.timer.quickest or 0.0)
-        half = 2 * self._in_flight >= self._recovery.window
+        half = 2 * self._flow.in_flight >= self._recovery.window
         return lull if half and lull >= LEAST_LULL and self._stopped is None else 0.0
 
     def poll(self, now: float) -> Packets:
         """Return the packets to send now, in order, valid until the next call; fails what has stalled."""
         if self._running:
             self._clock(now)
-            if now >= self._stall_at:
+            if now >= self._flow.stall_at:
                 self._check_stall(now)
         if not self.outstanding:
             return self._ring.packets[:0]
         parts = []
+        sent_in_c = 0
+        if (turn := self._usual(now)) is not None:
+            why = turn.poll(now)
+            self._go_on(why)
+            parts += [self._ring.packets[rows] for rows in self._ring.parts(turn.unsent, self._flow.next)]
+            if not why & Why.HELD:
+                return parts[0] if len(parts) == 1 else self._joined(parts)
+            sent_in_c = self._flow.next - turn.unsent
         if now >= self._recovery.next_check:
             parts.append(self._recovery.due(now, self._fetching))
             self.stats.retransmissions += len(parts[0])
         if count := self._sendable():
-            late = self._ready[: min(count, BURST)]
+            count = min(count, BURST - sent_in_c)
+            late = self._ready[:count]
             if late:
                 del self._ready[: len(late)]
                 parts.append(self._catch_up(late, now))
-            parts += self._advance(min(count, BURST) - len(late), now)
-        self._limited = self._next < self._end
+            parts += self._advance(count - len(late), now)
+        self._flow.limited = self._flow.next < self._flow.end
         packets = parts[0] if len(parts) == 1 else self._joined(parts)
-        self.stats.packets_sent += len(packets)
-        self.stats.bytes_sent += len(packets) * packets.itemsize
+        sent = len(packets) - sent_in_c
+        self.stats.packets_sent += sent
+        self.stats.bytes_sent += sent * packets.itemsize
         return packets
 
     def on_results(self, packets: Packets, now: float) -> None:
         """Take received payloads (k of `payload_dtype`): awaited results are used, all else is counted."""
         if not len(packets) or self.left is not None or (self.stopped and self.fetched):
             return
+        if (turn := self._usual()) is not None:
+            self._go_on(turn.on_results(packets, now))
+            return
         if self._running:
             self._clock(now)
-        taken = self.kernels.take(self._ring, packets, self._highest, self._first, self._next)
+        taken = self.kernels.take(self._ring, packets, self._flow.highest, self._flow.first, self._flow.next)
         count = len(taken.picked)
         self.stats.strays += taken.strays
         self.stats.duplicates += len(packets) - taken.strays - count
@@ -184,35 +191,58 @@ class Engine(Epoch):
         if taken.sent_at is not None:
             self.stats.round_trips.add(now - taken.sent_at)
         self._recovery.results(taken, now)
-        self._highest = taken.highest
-        self._in_flight -= count
+        self._flow.highest = taken.highest
+        self._flow.in_flight -= count
         self.stats.packets_received += count
-        self._progress_at = now
+        self._flow.progress_at = now
         self._deliver(taken.offsets, packets, taken.picked)
-        self._first = taken.first
+        self._flow.first = taken.first
         self._settle()
 
+    def _usual(self, now: float | None = None) -> Turn | None:
+        """Return what does the next step in C, if nothing is out of the ordinary."""
+        turn, flow, running = self._turn, self._flow, self._running
+        if turn is None or not running or self._held or self._mismatched or self._stopped is not None:
+            return None
+        if flow.first < self._kept.end or self._converting:
+            return None
+        if now is not None and (now >= flow.stall_at or now >= self._recovery.next_check):
+            return None
+        turn.take_up(running[0], self._unsent[0] if self._unsent else None)
+        return turn
+
+    def _go_on(self, why: int) -> None:
+        """Go on where C has ended."""
+        self._flow.tell(self._ring.stride)
+        while self._unsent and self._unsent[0].end <= self._flow.next:
+            self._unsent.popleft()
+        if why & Why.DIFFERENT:
+            for operation in self._running:
+                self._mismatched = operation.compare() or self._mismatched
+        if why & (Why.DIFFERENT | Why.COMPLETE):
+            self._settle()
+
     def _clock(self, now: float) -> None:
-        passed = now - self._clocked
-        self._clocked = now
+        passed = now - self._flow.clocked
+        self._flow.clocked = now
         self.stats.seconds += passed
-        self.stats.packet_seconds += passed * self._in_flight
-        if self._limited:
+        self.stats.packet_seconds += passed * self._flow.in_flight
+        if self._flow.limited:
             self.stats.limited_seconds += passed
 
     def _deliver(self, offsets: Indexes, packets: Packets, picked: Indexes) -> None:
         """Hand over the results that were not known from a former epoch; these are of the operations."""
-        if self._first < self._kept.end:
+        if self._flow.first < self._kept.end:
             fresh = self._kept.learn(offsets)
             offsets, picked = offsets[fresh], picked[fresh]
         if not len(offsets) or not self._running:
             return
         head = self._running[0]
-        if self._highest < head.end:
+        if self._flow.highest < head.end:
             self._deliver_to(head, offsets, packets, picked)
             return
         for operation in self._running:
-            if operation.start > self._highest:
+            if operation.start > self._flow.highest:
                 break
             its = (offsets >= operation.start) & (offsets < operation.end)
             if its.any():
@@ -256,11 +286,14 @@ class Engine(Epoch):
         if self._stopped is not None or self.left is not None:
             return 0
         ready = len(self._ready)
-        budget = max(1, int(self._recovery.window)) - self._in_flight
+        flow, window = self._flow, self._recovery.window
+        budget = max(1, int(window)) - flow.in_flight
         if budget <= 0:
             return 0
-        end = min(self._filled(), self._first + self._ring.window, self._next + budget - ready)
-        return min(budget, ready + max(0, end - self._next))
+        end = min(self._filled(), flow.first + self._ring.window, flow.next + budget - ready)
+        count = min(budget, ready + max(0, end - flow.next))
+        under_way = 2 * flow.in_flight >= window
+        return 0 if under_way and SHARE * count < window and end < flow.end else count
 
     def _filled(self) -> int:
         """Return the end of what can be filled or held back."""
@@ -270,12 +303,12 @@ class Engine(Epoch):
         last = self._unsent[-1] if self._unsent else None
         for operation in self._unsent:
             # What is overtaken was lost: it is not waited for.
-            answered = max(self._first, self._highest + 1) - operation.start
+            answered = max(self._flow.first, self._flow.highest + 1) - operation.start
             end = max(end, operation.start + operation.ready(answered))
             if operation is last or (end < operation.end and not operation.is_short):
                 break
             end = operation.end
-            if end >= self._next + self._ring.window:
+            if end >= self._flow.next + self._ring.window:
                 break
         return end
 
@@ -283,43 +316,43 @@ class Engine(Epoch):
         """Fill the next `count` packets and return those that can be sent; in parts at borders."""
         parts, ring = [], self._ring
         while count > 0:
-            row = ring.row(self._next)
+            row = ring.row(self._flow.next)
             k = min(count, len(ring.packets) - row)
-            if self._next < self._kept.end:
-                k = min(k, self._kept.end - self._next)
+            if self._flow.next < self._kept.end:
+                k = min(k, self._kept.end - self._flow.next)
                 part = slice(row, row + k)
                 held = self._again(ring.packets[part], ring.places[part])
             else:
                 operation = self._unsent[0]
-                at = self._next - operation.start
+                at = self._flow.next - operation.start
                 k = min(k, operation.length - at)
                 part = slice(row, row + k)
                 operation.fill(ring.packets[part], at)
                 held = operation.unready(at, at + k)
                 if at + k == operation.length:
                     self._unsent.popleft()
-            ring.offset[part] = self._next + _ORDER[:k]
+            ring.offset[part] = self._flow.next + _ORDER[:k]
             ring.sent_at[part] = now + STEP * _ORDER[:k]
             ring.tries[part] = 1
             ring.held[part] = False
             ring.deadline[part] = self._recovery.deadline(now)
             packets = ring.packets[part]
-            self._next += k
+            self._flow.next += k
             count -= k
             if held is not None:
                 ring.deadline[part][held] = PARKED
                 ring.held[part] = held
                 packets = packets[~held]
                 self._held += k - len(packets)
-            self._in_flight += len(packets)
+            self._flow.in_flight += len(packets)
             parts.append(packets)
-            if self._next == self._kept.end:
+            if self._flow.next == self._kept.end:
                 self._kept.drop_packets()
         return parts
 
     def _again(self, packets: Packets, places: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Write kept packets from `_next` on; return which have to be held back again, None if none."""
-        first, end = self._next, self._next + len(packets)
+        first, end = self._flow.next, self._flow.next + len(packets)
         packets[:] = self._kept.packets(first, end)
         packets["place"] = places
         held = self._kept.held(first, end)
@@ -340,7 +373,7 @@ class Engine(Epoch):
         ring.deadline[rows] = self._recovery.deadline(now)
         ring.held[rows] = False
         self._held -= len(rows)
-        self._in_flight += len(rows)
+        self._flow.in_flight += len(rows)
         packets: Packets = ring.packets[rows]
         return packets
 
@@ -355,15 +388,15 @@ class Engine(Epoch):
 
     def _check_stall(self, now: float) -> None:
         """Fail everything if an operation has waited too long."""
-        limits = [max(self._progress_at, of.begun_at) + of.timeout for of in self._running]
-        self._stall_at = min(limits)
-        if now < self._stall_at:
+        limits = [max(self._flow.progress_at, of.begun_at) + of.timeout for of in self._running]
+        self._flow.stall_at = min(limits)
+        if now < self._flow.stall_at:
             return
-        head = self._running[limits.index(self._stall_at)]
+        head = self._running[limits.index(self._flow.stall_at)]
         self.failure = StalledError(
             head.timeout,
             self.first_missing,
-            self._in_flight,
+            self._flow.in_flight,
             head.length,
             f"{self.membership.switch_ip}:{self.membership.port}",
             self.stats.retransmissions - self._retransmitted_before,

@@ -18,17 +18,22 @@ from wire.membership import Membership
 from wire.packet import Packets
 
 from .errors import ResumeError
+from .flow import Flow
 from .kept import Kept, Ranges, nothing_kept, runs
+from .kernels import Kernels
 from .recovery import Recovery
 from .ring import PARKED, Ring
+from .stats import Stats
 from .timer import RetransmissionTimer
 
 
 class Epoch:
     """What was sent and what has come, since the last change of members; the base of worker.engine.Engine."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, kernels: Kernels, stats: Stats) -> None:
+        self.kernels, self.stats = kernels, stats
         self.timer = RetransmissionTimer()
+        self._flow = Flow(stats)
         # Chunk numbers below are offsets from this, the first epoch's g0, which may exceed 63 bits.
         self._base = membership.g0
         self.left: str | None = None
@@ -42,14 +47,11 @@ class Epoch:
         w = membership.window
         self._ring = Ring(membership, self._base)
         self._opened = first
-        self._first = first  # least chunk without a result in this epoch
-        self._next = first  # least chunk neither sent nor held back in this epoch
-        self._highest = first - 1  # greatest chunk with a result
-        self._in_flight = 0
-        self._held = 0
+        self._flow.begin(first, now)
+        self._held = 0  # chunks passed over
         self._ready: list[int] = []  # held ones that can be sent now
         self._recovery = Recovery(self._ring, max(1, membership.lead, w // 4), self.timer)
-        self._progress_at = now  # when the last result came
+        self._turn = self.kernels.turn(self._ring, self.timer, self._recovery, self._flow)
         self._stopped: str | None = None  # why
         self._fetching = False
 
@@ -61,7 +63,7 @@ class Epoch:
     @property
     def first_missing(self) -> int:
         """Number of the first chunk without a result, in this epoch or a former one (unwrapped)."""
-        first = self._first
+        first = self._flow.first
         if first < self._kept.end:
             lacking = ~self._has_results(first, self._frontier)
             return self._base + (first + int(lacking.argmax()) if lacking.any() else self._frontier)
@@ -101,11 +103,11 @@ class Epoch:
         lacking = np.isfinite(self._ring.deadline)
         wanted = np.zeros_like(lacking)
         for first, last in chunks:
-            low, high = max(first - self._base, self._first), min(last - self._base, self._next - 1)
+            low, high = max(first - self._base, self._flow.first), min(last - self._base, self._flow.next - 1)
             wanted |= lacking & (self._ring.offset >= low) & (self._ring.offset <= high)
         self._ring.deadline[lacking] = PARKED
         self._ring.deadline[wanted & ~self._ring.held] = now
-        self._recovery.next_check = self._progress_at = now
+        self._recovery.next_check = self._flow.progress_at = now
         self._fetching = True
 
     def resume(self, membership: Membership, now: float) -> None:
@@ -119,14 +121,14 @@ class Epoch:
         if changed:
             raise ResumeError(old.rank, f"{', '.join(changed)} changed")
         first, frontier = membership.g0 - self._base, self._frontier
-        oldest = max(self._opened, self._next - len(self._ring.packets))
+        oldest = max(self._opened, self._flow.next - len(self._ring.packets))
         if not oldest <= first <= frontier:
             raise ResumeError(
                 old.rank,
                 f"the epoch begins at chunk {membership.g0}, and it has the packets of chunks "
                 f"{self._base + oldest} to {self._base + frontier - 1}",
             )
-        rows, rest = self._ring.rows(first, max(0, self._next - first)), max(first, self._next)
+        rows, rest = self._ring.rows(first, max(0, self._flow.next - first)), max(first, self._flow.next)
         packets = self._joined([self._ring.packets[rows], self._kept.packets(rest, frontier)])
         held = np.concatenate([self._ring.held[rows], self._kept.held(rest, frontier)])
         self._kept = Kept(first, packets, self._has_results(first, frontier), held)
@@ -135,14 +137,14 @@ class Epoch:
     def _has_results(self, first: int, end: int) -> NDArray[np.bool_]:
         """Return for each of chunks first..end-1 whether its result came, in this epoch or before."""
         has = self._kept.known(first, end)
-        sent = max(0, min(end, self._next) - first)
+        sent = max(0, min(end, self._flow.next) - first)
         has[:sent] |= ~np.isfinite(self._ring.deadline[self._ring.rows(first, sent)])
         return has
 
     @property
     def _frontier(self) -> int:
         """Least chunk beyond all sent: beyond `_next` while kept packets are still to be sent again."""
-        return max(self._next, self._kept.end)
+        return max(self._flow.next, self._kept.end)
 
     def _joined(self, parts: list[Packets]) -> Packets:
         # Left alone, numpy would change structured arrays to the machine's byte order.

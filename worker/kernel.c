@@ -4,43 +4,18 @@
  * Packets are worker's payloads (wire.packet.payload_dtype), back to back: `stride` bytes each, values big-endian
  * and unaligned. A tensor is `size` values; chunk c is values c * elements on, the last one may be short.
  */
+#include "kernel.h"
+
 #include <float.h>
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
 #if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
 #error "this processor computes float64 in more bits: numpy does the work"
 #endif
 
-enum { KIND = 0, TENSOR = 1, CHUNK = 2, PLACE = 6, E0 = 8, E1 = 9, VALUES = 10 }; /* bytes of a payload */
-
-#define UNUSED (-128)
-#define UNKNOWN 2
 #define QUANTUM 2147483647.0
 #define LIMIT_BITS 0x7F000000u /* of 2^127: no int8 exponent above it; infinity and NaN are greater still */
-
-/* One flat array; its chunk c has number first + c. */
-struct segment {
-    void *values;
-    uint64_t size, first;
-};
-
-struct tensors {
-    const struct segment *segments;
-    uint64_t count;
-};
-
-/* See Stream in worker/kernels.py. */
-struct stream {
-    uint64_t elements, headers, ahead, chunks;
-    int8_t *exponents;
-    uint8_t *unsendable, *own_unsendable;
-    uint32_t chunk, workers, divisor, is_float, kind, tensor;
-};
-
-static inline size_t stride_of(const struct stream *s) { return VALUES + 4 * s->elements; }
 
 /* Where the values of a chunk lie, of 4 bytes each, and how many; `hint` is a segment that may hold it. */
 static void *find(const struct tensors *t, const struct stream *s, uint64_t chunk, size_t *hint, size_t *n)
@@ -65,39 +40,43 @@ static void *find(const struct tensors *t, const struct stream *s, uint64_t chun
 
 /* ---- which of received packets are awaited results: see Taken in worker/kernels.py */
 
-#define PARKED 1e300
-#define FLAG 8
-
-struct taken {
-    int64_t count, strays, in_order, highest, first;
-    double sent_at;
-};
-
-/* The ring has 2 * window rows; chunk offset 0 lies in row `base`. `found` has room for m picked, then m offsets. */
-void take(const uint8_t *ring, const int64_t *offset, double *deadline, const double *sent_at, const int32_t *tries,
-          size_t window, size_t stride, unsigned kind, size_t base, const uint8_t *packets, size_t m, int64_t end,
-          int64_t *found, struct taken *t)
+/* Append what m packets answer to `picked` and `offsets`. */
+void take_run(struct ring *r, const uint8_t *packets, size_t m, const uint8_t **picked, int64_t *offsets,
+              struct taken *t)
 {
-    int64_t highest = t->highest;
     for (size_t i = 0; i < m; i++) {
-        const uint8_t *p = packets + i * stride;
+        const uint8_t *p = packets + i * r->stride;
         size_t place = (size_t)p[PLACE] << 8 | p[PLACE + 1], slot = place & 0x7FFF;
-        if ((p[KIND] & ~FLAG) != (int)kind || slot >= window) {
+        if ((p[KIND] & ~FLAG) != (int)r->result_kind || slot >= r->window) {
             t->strays++;
             continue;
         }
-        size_t row = slot + (place >> 15) * window;
-        if (memcmp(p + CHUNK, ring + row * stride + CHUNK, 4) != 0 || !(deadline[row] < PARKED))
+        size_t row = slot + (place >> 15) * r->window;
+        if (memcmp(p + CHUNK, r->packets + row * r->stride + CHUNK, 4) != 0 || !(r->deadline[row] < PARKED))
             continue;
-        if (tries[row] == 1 && offset[row] > highest && (!t->in_order++ || sent_at[row] > t->sent_at))
-            t->sent_at = sent_at[row];
-        deadline[row] = INFINITY;
-        found[t->count] = (int64_t)i;
-        found[m + t->count++] = offset[row];
-        t->highest = offset[row] > t->highest ? offset[row] : t->highest;
+        if (r->tries[row] == 1 && r->offset[row] > t->highest && (!t->in_order++ || r->sent_at[row] > t->sent_at))
+            t->sent_at = r->sent_at[row];
+        r->deadline[row] = INFINITY;
+        picked[t->count] = p;
+        offsets[t->count++] = r->offset[row];
+        t->reached = r->offset[row] > t->reached ? r->offset[row] : t->reached;
     }
-    while (t->first < end && isinf(deadline[(base + (size_t)t->first) % (2 * window)]))
+}
+
+void take_end(const struct ring *r, int64_t end, struct taken *t)
+{
+    while (t->first < end && isinf(r->deadline[(r->base + (size_t)t->first) % (2 * r->window)]))
         t->first++;
+}
+
+/* For Python: `found` has room for m picked, as indexes, then m offsets. */
+void take(struct ring *r, const uint8_t *packets, size_t m, int64_t end, int64_t *found, struct taken *t)
+{
+    const uint8_t **picked = (const uint8_t **)found;
+    take_run(r, packets, m, picked, found + m, t);
+    take_end(r, end, t);
+    for (int64_t i = t->count; i-- > 0;) /* an index may need more room than a pointer */
+        found[i] = (int64_t)((size_t)(picked[i] - packets) / r->stride);
 }
 
 /* ---- filling packets */
@@ -230,13 +209,13 @@ static inline void dequantize_row(const uint8_t *in, size_t n, double scale, flo
     }
 }
 
-/* packets[picked[i]] answers positions[i], which is no header's. */
-void deliver(const struct stream *s, const struct tensors *target, const uint8_t *packets, const int64_t *picked,
-             const int64_t *positions, size_t count)
+/* picked[i] answers positions[i], which is no header's. */
+void deliver_run(const struct stream *s, const struct tensors *target, const uint8_t *const *picked,
+                 const int64_t *positions, size_t count)
 {
     size_t near = 0, n = 0;
     for (size_t i = 0; i < count; i++) {
-        const uint8_t *packet = packets + (size_t)picked[i] * stride_of(s), *in = packet + VALUES;
+        const uint8_t *packet = picked[i], *in = packet + VALUES;
         uint64_t chunk = (uint64_t)positions[i] - s->headers;
         if (!s->is_float) {
             uint32_t *row = find(target, s, chunk, &near, &n);
@@ -252,5 +231,15 @@ void deliver(const struct stream *s, const struct tensors *target, const uint8_t
             float *row = find(target, s, chunk, &near, &n);
             dequantize_row(in, n, ldexp(s->divisor, s->exponents[chunk]), row);
         }
+    }
+}
+
+/* For Python: packets[picked[i]] answers positions[i]. */
+void deliver(const struct stream *s, const struct tensors *target, const uint8_t *packets, const int64_t *picked,
+             const int64_t *positions, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *packet = packets + (size_t)picked[i] * stride_of(s);
+        deliver_run(s, target, &packet, positions + i, 1);
     }
 }

@@ -6,9 +6,9 @@ Two implementations give the same bits: `NumpyKernels`, to read, and `worker.nat
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,12 @@ from wire.packet import Packets
 
 from .quantize import chunk_exponents, dequantize, quantize
 from .ring import NEVER, PARKED, Ring
+
+if TYPE_CHECKING:
+    from .flow import Flow
+    from .recovery import Recovery
+    from .timer import RetransmissionTimer
+    from .turn import Turn
 
 Indexes = NDArray[np.int64]
 Exponents = NDArray[np.int8]
@@ -30,6 +36,14 @@ FLAG = 1 << 3
 
 UNKNOWN = 2
 """In Stream.unsendable: the chunk's exponent has not come."""
+
+
+_Anything = ctypes.c_char * 0
+
+
+def address(array: NDArray[Any]) -> int:
+    """Return what `array.ctypes.data` does of a plain writable array, in a third of the time."""
+    return ctypes.addressof(_Anything.from_buffer(array)) if array.size else 0
 
 
 class Taken(NamedTuple):
@@ -49,12 +63,14 @@ class Taken(NamedTuple):
     """Least chunk without a result, or the end."""
 
 
-class Tensors:
+class Tensors(ctypes.Structure):
     """Flat contiguous arrays of one dtype, not empty, cut into chunks of `elements` values.
 
     Each is given with the number of its first chunk, ascending; its last chunk may be short: what it lacks is
-    0 in packets.
+    0 in packets. C sees a struct tensors (kernel.h).
     """
+
+    _fields_ = (("_at", ctypes.c_void_p), ("_count", ctypes.c_uint64))
 
     def __init__(self, arrays: Sequence[tuple[int, NDArray[Any]]], elements: int) -> None:
         self.elements = elements
@@ -63,8 +79,9 @@ class Tensors:
         self.end = self._parts[-1][1] if arrays else 0
         """One more than the last chunk."""
         self.size = sum(array.size for _, array in arrays)
-        self.segments = np.array([(a.ctypes.data, a.size, first) for first, a in arrays], np.uint64)
-        """struct segment of kernel.c: where each lies, its values, its first chunk; they must live on."""
+        # struct segment: where each lies, its values, its first chunk.
+        self._segments = np.array([(a.ctypes.data, a.size, first) for first, a in arrays], np.uint64)
+        super().__init__(self._segments.ctypes.data, len(arrays))
 
     @classmethod
     def in_turn(cls, arrays: Sequence[NDArray[Any]], elements: int) -> Tensors:
@@ -105,37 +122,62 @@ class Tensors:
                 tail[:] = of[~full][0, : tail.size]
 
 
-@dataclass(eq=False)
-class Stream:
+class Stream(ctypes.Structure):
     """An all-reduce's packets by position: headers, then exponents and, `ahead` later, values of chunks.
 
     position   0 .. H-1        header packets
     int32      H .. H+N-1      chunk c's values at H+c
     floats     H .. H+B+N-1    chunk c's exponent at H+c, its values at H+B+c
+
+    C sees a struct stream (kernel.h).
     """
 
     elements: int
-    chunks: int
-    """N, chunks of values."""
-    is_float: bool
     headers: int
     ahead: int
     """B; 0 for int32."""
-    kind: int
-    tensor: int
+    chunks: int
+    """N, chunks of values."""
     chunk: int
     """Number of the packet at position 0, mod 2^32."""
     workers: int
     divisor: int
     """`workers` for their sum, 1 for the mean."""
-    exponents: Exponents
-    """(N,) for floats: of all workers, once known."""
-    unsendable: NDArray[np.uint8]
-    """(N,): 1 for chunks that a worker could not send (see chunk_exponents), 0 for others, UNKNOWN as yet."""
-    own_unsendable: Flags
-    """(N,): those of this worker."""
-    compiled: Any = None
-    """What a kernel keeps of it."""
+    is_float: int
+    kind: int
+    tensor: int
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("elements", "headers", "ahead", "chunks")),
+        *((name, ctypes.c_void_p) for name in ("_exponents", "_unsendable", "_own_unsendable")),
+        *((name, ctypes.c_uint32) for name in ("chunk", "workers", "divisor", "is_float", "kind", "tensor")),
+    )
+
+    def __init__(
+        self,
+        *,
+        elements: int,
+        chunks: int,
+        is_float: bool,
+        headers: int,
+        ahead: int,
+        kind: int,
+        tensor: int,
+        chunk: int,
+        workers: int,
+        divisor: int,
+    ) -> None:
+        of_floats = chunks if is_float else 0
+        self.exponents: Exponents = np.full(of_floats, EXPONENT_UNUSED, np.int8)
+        """(N,): what the chunks' results say."""
+        self.unsendable: NDArray[np.uint8] = np.full(of_floats, UNKNOWN, np.uint8)
+        """(N,): 1 for chunks that some worker cannot send, 0 for others, UNKNOWN."""
+        self.own_unsendable: Flags = np.zeros(of_floats, np.bool_)
+        """(N,): those of this worker."""
+        super().__init__(
+            *(elements, headers, ahead, chunks),
+            *(address(of) for of in (self.exponents, self.unsendable, self.own_unsendable)),
+            *(chunk, workers, divisor, is_float, kind, tensor),
+        )
 
     @property
     def length(self) -> int:
@@ -175,10 +217,17 @@ class Kernels(Protocol):
         """
 
 
+    def turn(self, ring: Ring, timer: RetransmissionTimer, recovery: Recovery, flow: Flow) -> Turn | None:
+        """Return what does the usual turn of an epoch by itself, None where the engine does."""
+
+
 class NumpyKernels:
     """The reference: every step is a line of numpy."""
 
     name = "numpy"
+
+    def turn(self, ring: Ring, timer: RetransmissionTimer, recovery: Recovery, flow: Flow) -> None:
+        """See Kernels."""
 
     def take(self, ring: Ring, packets: Packets, highest: int, first: int, end: int) -> Taken:
         """See Kernels."""

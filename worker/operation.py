@@ -7,41 +7,55 @@ other than float32 are float32 on the way, a burst at a time.
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wire.constants import EXPONENT_UNUSED, MSG_CONTRIBUTION
+from wire.constants import MSG_CONTRIBUTION
 from wire.membership import Membership
 from wire.packet import Packets, kind
 
 from .calls import CALL_VALUES, Call, compare_calls, header_packets
 from .errors import MismatchError, NonFiniteError, WorkerError
-from .kernels import UNKNOWN, Flags, Indexes, Kernels, Stream, Tensors
+from .kernels import UNKNOWN, Flags, Indexes, Kernels, Stream, Tensors, address
 from .stats import Stats
 
 
-class Operation:
-    """One all-reduce call of one rank.
+class Operation(ctypes.Structure):
+    """One all-reduce call of one rank. C sees a struct operation (kernel.h).
 
     `number` is the job's count of all-reduces before this one, `chunk` the number of its first packet,
     `start` the same as the engine counts. The call's memory is read and written until the last result, and
     not kept. Its engine keeps the public fields.
     """
 
+    start: int
+    end: int
+    lacking: int
+    """Results that have not come."""
+    converted: int
+    """Whether the values are of another dtype on the way."""
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("_stream_at", "_source_at", "_target_at")),
+        *((name, ctypes.c_int64) for name in ("start", "end", "lacking", "_headers_missing")),
+        *((name, ctypes.c_void_p) for name in ("_calls_at", "_own_call_at", "_next")),
+        *((name, ctypes.c_uint32) for name in ("_rank", "converted")),
+    )
+
     def __init__(
         self, call: Call, number: int, start: int, chunk: int, membership: Membership, kernels: Kernels
     ) -> None:
         self._call, self._kernels = call, kernels
-        n, self._rank, elements = membership.n, membership.rank, membership.elements
+        n, elements = membership.n, membership.elements
         self._source = Tensors.in_turn(call.sources, elements)
         self._target = Tensors.in_turn(call.targets, elements)
         of_floats = self._target.end if call.is_float else 0
         self._stream = Stream(
-            elements,
-            self._target.end,
-            call.is_float,
+            elements=elements,
+            chunks=self._target.end,
+            is_float=call.is_float,
             headers=header_packets(n, elements),
             ahead=min(membership.lead, of_floats),
             kind=kind(MSG_CONTRIBUTION, 0, elements),
@@ -49,24 +63,24 @@ class Operation:
             chunk=chunk & 0xFFFFFFFF,
             workers=n,
             divisor=1 if call.op == "mean" else n,
-            exponents=np.full(of_floats, EXPONENT_UNUSED, np.int8),
-            unsendable=np.full(of_floats, UNKNOWN, np.uint8),
-            own_unsendable=np.zeros(of_floats, np.bool_),
         )
         self._elements = elements
-        self._halves = call.is_float and call.dtype.itemsize != 4  # or float64
         self._own_call = call.header(number)
-        self._calls = np.zeros((self._stream.headers, elements), np.int32)
-        self._headers_missing = self.headers = self._stream.headers
+        self.headers = self._stream.headers
+        self._calls = np.zeros((self.headers, elements), np.int32)
         self.ahead = self._stream.ahead
         """Packets that a float chunk's exponent is ahead of its values."""
         self.is_short = self.ahead >= of_floats > 0
         """Whether no values can be sent before the last exponent was."""
         self.length = self._stream.length
         """Its packets."""
-        self.number, self.start, self.end = number, start, start + self.length
-        self.lacking = self.length
-        """Results that have not come."""
+        super().__init__(
+            *(ctypes.addressof(of) for of in (self._stream, self._source, self._target)),
+            *(start, start + self.length, self.length, self.headers),
+            *(address(self._calls), address(self._own_call), None),
+            *(membership.rank, call.is_float and call.dtype.itemsize != 4),  # halves, or float64
+        )
+        self.number = number
         self.timeout = self.begun_at = 0.0
         self.mismatch: MismatchError | None = None
         """How the ranks' calls differ, once the headers' results are here."""
@@ -104,7 +118,7 @@ class Operation:
 
     def fill(self, packets: Packets, first: int) -> None:
         """Write the packets of positions first, first+1, ... (all but `place`)."""
-        source = self._float32(first, first + len(packets)) if self._halves else self._source
+        source = self._float32(first, first + len(packets)) if self.converted else self._source
         self._kernels.fill(self._stream, source, packets, first)
         if first < self.headers:
             self._fill_headers(packets[: self.headers - first], first)
@@ -134,7 +148,7 @@ class Operation:
             positions, picked = self._deliver_headers(positions, packets, picked)
         if not len(positions):
             return
-        if not self._halves:
+        if not self.converted:
             self._kernels.deliver(self._stream, self._target, packets, picked, positions)
             return
         chunks = positions - self.headers - self.ahead
@@ -153,10 +167,20 @@ class Operation:
         is_header = positions < self.headers
         self._calls[positions[is_header]] = packets["values"][picked[is_header]]
         self._headers_missing -= int(is_header.sum())
+        self.compare()
+        return positions[~is_header], picked[~is_header]
+
+    def compare(self) -> bool:
+        """Set `mismatch` and say whether there is one, as far as the headers' results are here."""
         if not self._headers_missing:
             n = self._stream.workers
-            self.mismatch = compare_calls(self._calls.reshape(-1)[: CALL_VALUES * n].reshape(n, CALL_VALUES))
-        return positions[~is_header], picked[~is_header]
+            calls = self._calls.reshape(-1)[: CALL_VALUES * n].reshape(n, CALL_VALUES)
+            self.mismatch = compare_calls(calls)
+        return self.mismatch is not None
+
+    def followed_by(self, operation: Operation) -> None:
+        """It is begun after this one."""
+        self._next = ctypes.addressof(operation)
 
     def finish(self, stats: Stats, error: WorkerError | None = None) -> None:
         """It is done: all results are here, or the error is why they will not come."""

@@ -12,30 +12,37 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+
 import numpy as np
 
 from wire.packet import Packets
 
 from .kernels import Indexes, Taken
+from .pace import BURST
 from .ring import NEVER, PARKED, Ring
 from .timer import RetransmissionTimer
 
-BURST = 128
-"""Most packets sent at once: enough to make fixed costs small, little enough to stay in a cache."""
 
+class Recovery(ctypes.Structure):
+    """Of one epoch's ring. The timer goes on over epochs. C sees a struct recovery (kernel.h)."""
 
-class Recovery:
-    """Of one epoch's ring. The timer goes on over epochs."""
+    window: float
+    """C, in packets; at most `limit`."""
+    next_check: float
+    """No deadline lies before it."""
+    _fields_ = tuple(
+        (name, ctypes.c_double)
+        for name in ("window", "_threshold", "_limit", "next_check", "_cut_at", "_overtaken", "_probed_at")
+    )
+    _cut_at: float  # when the congestion window was last reduced
+    _overtaken: float  # what was sent before is lost once its deadline passes
+    _probed_at: float  # when since nothing has arrived, or NaN
 
     def __init__(self, ring: Ring, limit: int, timer: RetransmissionTimer) -> None:
-        self._ring, self._limit, self._timer = ring, limit, timer
-        self.window = self._threshold = float(limit)
-        """C, in packets; at most `limit`."""
-        self.next_check = NEVER
-        """No deadline lies before it."""
-        self._cut_at = -np.inf  # when the congestion window was last reduced
-        self._overtaken = -np.inf  # what was sent before is lost once its deadline passes
-        self._probed_at: float | None = None  # since nothing has arrived
+        self._ring, self._timer = ring, timer
+        super().__init__(limit, limit, limit, NEVER, -math.inf, -math.inf, math.nan)
 
     def deadline(self, now: float) -> float:
         """Return until when a packet sent now for the first time may wait for its result."""
@@ -49,10 +56,10 @@ class Recovery:
         if taken.sent_at is not None:
             timer.sample(max(0.0, now - taken.sent_at))
             self._overtaken = max(self._overtaken, taken.sent_at)
-        if self._probed_at is not None:
+        if not math.isnan(self._probed_at):
             # The wait was not the path's: give the others the usual time, not the backed-off one.
             self._overtaken = max(self._overtaken, self._probed_at)
-            self._probed_at = None
+            self._probed_at = math.nan
             timer.answered()
             ring.deadline[ring.deadline < PARKED] = now + 2 * timer.base
             self.next_check = now + 2 * timer.base

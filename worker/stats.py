@@ -25,6 +25,11 @@ class RoundTrips:
         self._bins = np.zeros(BINS_AN_OCTAVE * OCTAVES, np.int64) if bins is None else bins
 
     @property
+    def address(self) -> int:
+        """Where the int64 counts lie, for C."""
+        return self._bins.ctypes.data
+
+    @property
     def count(self) -> int:
         """Round trips counted."""
         return int(self._bins.sum())

@@ -9,7 +9,8 @@ the last ones nobody waited for that.
 
 from __future__ import annotations
 
-from collections import deque
+import ctypes
+import math
 
 FLOOR = 0.002
 """Seconds; a round trip takes microseconds to milliseconds."""
@@ -24,23 +25,27 @@ INITIAL = 0.05
 """Seconds until a first sample: a window of 64 chunks takes bmv2 about 40 ms."""
 
 
-class RetransmissionTimer:
+class RetransmissionTimer(ctypes.Structure):
     """Estimates the retransmission time-out, in seconds; backs off as RFC 6298, section 5.
 
-    The caller obeys Karn's rule: no samples of chunks sent twice.
+    The caller obeys Karn's rule: no samples of chunks sent twice. C sees a struct timer (kernel.h).
     """
 
+    base: float
+    """Seconds by the samples alone, without back-off."""
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("_quickest", "base", "_backoff")),
+        ("_samples", ctypes.c_double * SAMPLES),
+        ("_sampled", ctypes.c_uint64),
+    )
+
     def __init__(self) -> None:
-        self.quickest: float | None = None
-        """The quickest of the remembered round trips, None before a first one."""
-        self._samples: deque[float] = deque(maxlen=SAMPLES)
-        self._base = INITIAL
-        self._backoff = 1.0
+        super().__init__(math.nan, INITIAL, 1.0)
 
     @property
-    def base(self) -> float:
-        """Seconds by the samples alone, without back-off."""
-        return self._base
+    def quickest(self) -> float | None:
+        """The quickest of the remembered round trips, None before a first one."""
+        return self._quickest if self._sampled else None
 
     def patience(self, tries: int = 1) -> float:
         """Seconds that a chunk sent now for the tries-th time may wait for its result."""
@@ -48,10 +53,11 @@ class RetransmissionTimer:
 
     def sample(self, seconds: float) -> None:
         """Take the round-trip time of a chunk that was sent once."""
-        self._samples.append(seconds)
-        ascending = sorted(self._samples)
-        self.quickest = ascending[0]
-        self._base = min(CAP, max(FLOOR, self.quickest + 4 * ascending[len(ascending) // 8]))
+        self._samples[self._sampled % SAMPLES] = seconds
+        self._sampled += 1
+        ascending = sorted(self._samples[: min(self._sampled, SAMPLES)])
+        self._quickest = ascending[0]
+        self.base = min(CAP, max(FLOOR, self._quickest + 4 * ascending[len(ascending) // 8]))
         self.answered()
 
     def answered(self) -> None:

@@ -45,11 +45,17 @@ def chunks_of(values: Any, elements: int) -> int:
 
 
 def stream(tensors: Tensors, is_float: bool, headers: int, ahead: int, workers: int) -> Stream:
-    count = tensors.end if is_float else 0
     return Stream(
-        *(tensors.elements, tensors.end, is_float, headers, ahead),
-        *(0x1B, 255, 2**32 - 2, workers, workers),
-        *(np.full(count, -128, np.int8), np.full(count, UNKNOWN, np.uint8), np.zeros(count, np.bool_)),
+        elements=tensors.elements,
+        chunks=tensors.end,
+        is_float=is_float,
+        headers=headers,
+        ahead=ahead,
+        kind=0x1B,
+        tensor=255,
+        chunk=2**32 - 2,
+        workers=workers,
+        divisor=workers,
     )
 
 

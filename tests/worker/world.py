@@ -324,7 +324,7 @@ class World:
         dead.number = dead.ended
         dead.calls.clear()
         dead.engine.leave("dead")
-        behind = any(rank.engine._first < rank.engine._kept.end for rank in survivors)
+        behind = any(rank.engine._flow.first < rank.engine._kept.end for rank in survivors)
         waiting = list(survivors)
         while waiting:
             self.step()
