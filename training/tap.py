@@ -59,6 +59,8 @@ class Tap:
 class _Tapped:
     """The transport of one epoch."""
 
+    native = None
+
     def __init__(self, inner: Transport, tap: Tap) -> None:
         self._inner = inner
         self._tap = tap

@@ -6,13 +6,14 @@ controller, the other ("pump") carries on what is under way while no call waits 
 begun with all_reduce_async, and what a new epoch needs. Without a session only waiting does that.
 
 1. `changed`, a condition, guards all state: the engine, the transport, and who uses it. It is held for
-   computing only. Nobody holds it while sending or receiving.
+   computing only. Nobody holds it while sending or receiving, or during a turn in C, which does both and the
+   engine's steps between; others can interrupt that (worker.guard).
 2. The transport is used by one thread at a time, the driver: one that waits for an all-reduce, or else the
    pump. What it receives may be for others, who wait for `changed`. It gives way once its own has ended.
 3. A change may replace the engine and the transport while the driver is in send or receive. It then comes
    back with results of a transport that is no more, which it drops; it closes the old transport, since
    only the driver knows that it is out of it.
-4. A receive lasts at most SLICE, so that what changed is noticed.
+4. A receive and a turn in C last at most SLICE, so that what changed is noticed.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from wire.packet import Packets
 
 from .engine import Engine
 from .errors import MismatchError, StalledError, WorkerError
+from .guard import Guard
 from .handle import Handle
 from .ring import NEVER
 from .transport import Transport
+from .turn import Why
 
 SLICE = 0.02
-"""Longest receive in seconds."""
+"""Longest receive, and turn in C, in seconds."""
 LINGER = 2.0
 """Seconds that `close` waits for packets that other ranks need in a new epoch, and the pump for a cause."""
 
@@ -61,7 +64,7 @@ class Driver:
 
     def __init__(self, engine: Engine, transport: Transport, session: Membered | None) -> None:
         self.transport, self.engine = transport, engine
-        self.changed = threading.Condition()
+        self.changed = Guard()
         """Guards what follows, and says when it changed."""
         self.quit: str | None = None
         """Why this rank ended its last all-reduce by itself; None once it has a new epoch."""
@@ -90,7 +93,8 @@ class Driver:
                         pass
                     elif driving or not self._driving:
                         driving = self._driving = True
-                        turn = self._poll(limit)
+                        if once or not self._turn(limit):
+                            turn = self._poll(limit)
                     elif not once:
                         self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
                 if turn is not None:
@@ -121,6 +125,21 @@ class Driver:
             self._driving = False
             self._close_retired()
             self.changed.notify_all()
+
+    def _turn(self, limit: float) -> bool:
+        """Carry on in C for up to SLICE, if nothing is out of the ordinary; says whether that is all for now."""
+        self._close_retired()
+        engine, native, now = self.engine, self.transport.native, time.monotonic()
+        if native is None or not self.changed.free:
+            return False
+        turn = engine.usual(now)
+        if turn is None:
+            return False
+        native.wake = self.changed.wake
+        with self.changed.lent(turn):
+            why = turn.run(native, min(limit, now + SLICE))
+        engine.go_on(why)
+        return why == Why.TIME or (why == Why.COMPLETE and engine.failure is None)
 
     def _poll(self, limit: float) -> tuple[Engine, Transport, Packets, float] | None:
         """Return what to send and until when to receive; None once there was nothing to do for a moment."""
@@ -188,7 +207,7 @@ class Driver:
             if stop.is_set() or not self._pumpable:
                 return
             self._driving = True
-            turn = self._poll(0.0)
+            turn = None if self._turn(NEVER) else self._poll(0.0)
         engine = self.engine if turn is None else turn[0]
         try:
             if turn is not None:

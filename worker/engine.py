@@ -147,20 +147,20 @@ class Engine(Epoch):
                 self._check_stall(now)
         if not self.outstanding:
             return self._ring.packets[:0]
-        parts = []
-        sent_in_c = 0
-        if (turn := self._usual(now)) is not None:
+        parts, self._left_over = self._left_over, []
+        counted = sum(map(len, parts))
+        if (turn := self.usual(now)) is not None:
             why = turn.poll(now)
-            self._go_on(why)
+            self.go_on(why)
             parts += [self._ring.packets[rows] for rows in self._ring.parts(turn.unsent, self._flow.next)]
             if not why & Why.HELD:
                 return parts[0] if len(parts) == 1 else self._joined(parts)
-            sent_in_c = self._flow.next - turn.unsent
+            counted += self._flow.next - turn.unsent
         if now >= self._recovery.next_check:
             parts.append(self._recovery.due(now, self._fetching))
             self.stats.retransmissions += len(parts[0])
         if count := self._sendable():
-            count = min(count, BURST - sent_in_c)
+            count = min(count, BURST)
             late = self._ready[:count]
             if late:
                 del self._ready[: len(late)]
@@ -168,7 +168,7 @@ class Engine(Epoch):
             parts += self._advance(count - len(late), now)
         self._flow.limited = self._flow.next < self._flow.end
         packets = parts[0] if len(parts) == 1 else self._joined(parts)
-        sent = len(packets) - sent_in_c
+        sent = len(packets) - counted
         self.stats.packets_sent += sent
         self.stats.bytes_sent += sent * packets.itemsize
         return packets
@@ -177,8 +177,8 @@ class Engine(Epoch):
         """Take received payloads (k of `payload_dtype`): awaited results are used, all else is counted."""
         if not len(packets) or self.left is not None or (self.stopped and self.fetched):
             return
-        if (turn := self._usual()) is not None:
-            self._go_on(turn.on_results(packets, now))
+        if (turn := self.usual()) is not None:
+            self.go_on(turn.on_results(packets, now))
             return
         if self._running:
             self._clock(now)
@@ -199,7 +199,7 @@ class Engine(Epoch):
         self._flow.first = taken.first
         self._settle()
 
-    def _usual(self, now: float | None = None) -> Turn | None:
+    def usual(self, now: float | None = None) -> Turn | None:
         """Return what does the next step in C, if nothing is out of the ordinary."""
         turn, flow, running = self._turn, self._flow, self._running
         if turn is None or not running or self._held or self._mismatched or self._stopped is not None:
@@ -211,9 +211,12 @@ class Engine(Epoch):
         turn.take_up(running[0], self._unsent[0] if self._unsent else None)
         return turn
 
-    def _go_on(self, why: int) -> None:
+    def go_on(self, why: int) -> None:
         """Go on where C has ended."""
         self._flow.tell(self._ring.stride)
+        if why & Why.UNSENT and self._turn is not None:
+            rows = self._ring.parts(self._turn.unsent, self._flow.next)
+            self._left_over = [self._ring.packets[part] for part in rows]
         while self._unsent and self._unsent[0].end <= self._flow.next:
             self._unsent.popleft()
         if why & Why.DIFFERENT:

@@ -49,6 +49,7 @@ class Epoch:
         self._opened = first
         self._flow.begin(first, now)
         self._held = 0  # chunks passed over
+        self._left_over: list[Packets] = []  # filled and counted, but not sent
         self._ready: list[int] = []  # held ones that can be sent now
         self._recovery = Recovery(self._ring, max(1, membership.lead, w // 4), self.timer)
         self._turn = self.kernels.turn(self._ring, self.timer, self._recovery, self._flow)

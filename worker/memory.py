@@ -124,6 +124,8 @@ class MemoryFabric:
 class MemoryTransport:
     """One worker's link to a fabric: builds and checks whole frames, as a host's kernel would."""
 
+    native = None
+
     def __init__(self, membership: Membership, fabric: MemoryFabric, port: int) -> None:
         self._membership, self._fabric, self._port = membership, fabric, port
         self._dtype = frame_dtype(membership.elements)

@@ -48,6 +48,8 @@ class ScapyTransport:
     Raises TransportError when the interface cannot be opened.
     """
 
+    native = None
+
     def __init__(self, membership: Membership, interface: str, sock: socket.socket) -> None:
         self._membership, self._bound = membership, sock
         self._dtype = payload_dtype(membership.elements)

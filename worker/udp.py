@@ -27,6 +27,7 @@ from wire.membership import Membership
 from wire.packet import Packets, payload_dtype
 
 from .errors import TransportError
+from .transport import AT_ONCE, Socket
 
 UDP_SEGMENT, UDP_GRO = 103, 104
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
@@ -92,7 +93,8 @@ class _Messages:
             self._iovecs.ctypes.data + np.arange(MESSAGES) * self._iovecs.itemsize
         )
         self._headers["header"]["iov_count"] = 1
-        self.address = ctypes.c_void_p(self._headers.ctypes.data)
+        self.at, self.runs_at = self._headers.ctypes.data, self._iovecs.ctypes.data
+        self.address = ctypes.c_void_p(self.at)
         self.bases: NDArray[np.uint64] = self._iovecs["base"]
         self.lengths: NDArray[np.uint64] = self._iovecs["length"]
         self.received: NDArray[np.uint32] = self._headers["length"]
@@ -112,8 +114,11 @@ class UdpTransport:
         self._buffer = np.zeros((MESSAGES, RECEIVE_STRIDE), np.uint8)
         self._in.bases[:] = self._buffer.ctypes.data + np.arange(MESSAGES) * RECEIVE_STRIDE
         self._in.lengths[:] = RECEIVE_STRIDE
-        self.segments = min(MOST_SEGMENTS, LARGEST_DATAGRAM // self._dtype.itemsize)
-        """Packets a message sent; 1 where the kernel cannot cut messages up."""
+        self.native = Socket(
+            *(self._out.at, self._in.at, self._out.runs_at, self._in.runs_at),
+            *(AT_ONCE, min(MOST_SEGMENTS, LARGEST_DATAGRAM // self._dtype.itemsize)),
+            *(sock.fileno(), -1),
+        )
         try:
             sock.setblocking(False)
             self._set_buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF)
@@ -128,7 +133,7 @@ class UdpTransport:
         try:
             sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._dtype.itemsize)
         except OSError:
-            self.segments = 1
+            self.native.segments = 1
         with contextlib.suppress(OSError):  # an older kernel: one packet a message
             sock.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         self._poll_in, self._poll_out = select.poll(), select.poll()
@@ -144,7 +149,7 @@ class UdpTransport:
             self._socket.setsockopt(socket.SOL_SOCKET, ordinary, BUFFER_BYTES)
 
     def _without_segmentation(self) -> None:
-        self.segments = 1
+        self.native.segments = 1
         self._socket.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 0)
 
     def send(self, packets: Packets) -> None:
@@ -153,7 +158,7 @@ class UdpTransport:
         size, done, refusals, too_long = self._dtype.itemsize, 0, 0, 0
         deadline = time.monotonic() + SEND_WAIT
         while done < len(packets):
-            run = self.segments
+            run = self.native.segments
             todo = min(-(-(len(packets) - done) // run), MESSAGES)
             starts = range(done, done + todo * run, run)
             first = packets.ctypes.data

@@ -30,6 +30,8 @@ from worker.worker import Worker
 class Shuffling:
     """A transport that sends each burst in any order, and a part of it only with the next one."""
 
+    native = None
+
     def __init__(self, membership: Membership, sock: socket.socket) -> None:
         self._under = UdpTransport(membership, sock)
         self._draw = np.random.default_rng([3, membership.rank])

@@ -184,6 +184,8 @@ def test_sum_and_mean_differ() -> None:
 class Mirror:
     """A job of one rank, whose switch answers at once with what it was sent."""
 
+    native = None
+
     def __init__(self) -> None:
         self._sent: list[Packets] = []
 

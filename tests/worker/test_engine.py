@@ -407,6 +407,8 @@ def test_an_interrupted_call_leaves_the_job():
     worker = job.workers[0]
 
     class Interrupting:
+        native = None
+
         def send(self, packets):
             raise KeyboardInterrupt
 

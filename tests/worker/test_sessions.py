@@ -237,6 +237,8 @@ def test_a_rank_between_calls_sends_again_what_others_need(make_job: MakeJob) ->
 class Failing:
     """A transport that cannot send while `broken` is set."""
 
+    native = None
+
     def __init__(self) -> None:
         self.broken = threading.Event()
 
@@ -424,6 +426,8 @@ def test_a_time_out_without_a_controller_says_that_it_could_not_ask(make_job: Ma
 
 class Interrupting:
     """A transport in which a Ctrl-C arrives at a given receive."""
+
+    native = None
 
     def __init__(self, at: int) -> None:
         self.left = at

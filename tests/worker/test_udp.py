@@ -114,7 +114,7 @@ def test_sums_over_loopback(switch, cut_up):
     workers = join(switch, 3, window=64, lead=16)
     try:
         for worker in workers:
-            assert worker.transport.segments == min(64, 65507 // (10 + 4 * switch.elements))
+            assert worker.transport.native.segments == min(64, 65507 // (10 + 4 * switch.elements))
             if not cut_up:
                 worker.transport._without_segmentation()
         switch.drop_next = 7
@@ -207,7 +207,7 @@ def test_forged_icmp_errors_neither_end_it_nor_shorten_its_packets():
             for use in (lambda: transport.send(packets), lambda: transport.receive(0)):
                 raw.sendto(icmp(kind, code, word, head + udp), (LOOPBACK, 0))
                 use()
-    assert transport.segments > 1
+    assert transport.native.segments > 1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((LOOPBACK, member.port))
         assert probe.getsockopt(socket.IPPROTO_IP, IP_MTU) > 60_000
