@@ -127,7 +127,7 @@ class Driver:
             self.changed.notify_all()
 
     def _turn(self, limit: float) -> bool:
-        """Carry on in C for up to SLICE, if nothing is out of the ordinary; says whether that is all for now."""
+        """Carry on in C for up to SLICE, if nothing is out of the ordinary; say whether that was all."""
         self._close_retired()
         engine, native, now = self.engine, self.transport.native, time.monotonic()
         if native is None or not self.changed.free:

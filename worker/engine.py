@@ -152,10 +152,9 @@ class Engine(Epoch):
         if (turn := self.usual(now)) is not None:
             why = turn.poll(now)
             self.go_on(why)
-            parts += [self._ring.packets[rows] for rows in self._ring.parts(turn.unsent, self._flow.next)]
-            if not why & Why.HELD:
+            if not why:
+                parts += [self._ring.packets[rows] for rows in self._ring.parts(turn.unsent, self._flow.next)]
                 return parts[0] if len(parts) == 1 else self._joined(parts)
-            counted += self._flow.next - turn.unsent
         if now >= self._recovery.next_check:
             parts.append(self._recovery.due(now, self._fetching))
             self.stats.retransmissions += len(parts[0])

@@ -41,7 +41,7 @@ UNKNOWN = 2
 _Anything = ctypes.c_char * 0
 
 
-def address(array: NDArray[Any]) -> int:
+def address(array: Any) -> int:
     """Return what `array.ctypes.data` does of a plain writable array, in a third of the time."""
     return ctypes.addressof(_Anything.from_buffer(array)) if array.size else 0
 
@@ -215,7 +215,6 @@ class Kernels(Protocol):
         Sums to `target`, of int32, or float32 as float32(sum * (divisor * 2^E) / (2^31-1)); exponents and
         what is unsendable to the stream.
         """
-
 
     def turn(self, ring: Ring, timer: RetransmissionTimer, recovery: Recovery, flow: Flow) -> Turn | None:
         """Return what does the usual turn of an epoch by itself, None where the engine does."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels in C (kernel.c, turn.c), compiled when first needed; numpy does the work where there is no compiler."""
+"""The kernels in C (kernel.c, turn.c), compiled when first needed; numpy works where there is no compiler."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ class NativeKernels:
 
     def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
         """See Kernels."""
-        self._c.fill(
-            ctypes.byref(stream), ctypes.byref(source), address(packets), position, len(packets)
-        )
+        self._c.fill(ctypes.byref(stream), ctypes.byref(source), address(packets), position, len(packets))
 
     def deliver(
         self, stream: Stream, target: Tensors, packets: Packets, picked: Indexes, positions: Indexes

@@ -30,7 +30,10 @@ class Ring(ctypes.Structure):
     """W."""
     result_kind: int
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("_packets", "_offset", "_deadline", "_sent_at", "_tries", "_held")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("_packets", "_offset", "_deadline", "_sent_at", "_tries", "_held")
+        ),
         *((name, ctypes.c_size_t) for name in ("window", "stride", "base")),
         ("result_kind", ctypes.c_uint32),
     )

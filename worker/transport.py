@@ -29,8 +29,10 @@ class Socket(ctypes.Structure):
 class Transport(Protocol):
     """Carries aggregation payloads between one worker and its switch; may lose, repeat and reorder them."""
 
-    native: Socket | None
-    """What C needs to send and to receive by itself; None where only Python can."""
+    @property
+    def native(self) -> Socket | None:
+        """What C needs to send and to receive by itself; None where only Python can."""
+        ...
 
     def send(self, packets: Packets) -> None:
         """Send payloads (k of `wire.packet.payload_dtype`) in order; done with the array on return."""

@@ -180,52 +180,51 @@ static void fill_headers(const struct operation *o, uint8_t *packets, int64_t at
     }
 }
 
-/* How many of the packets at positions at..at+k-1 need no exponent that is not known. */
-static int64_t known(const struct stream *s, int64_t at, int64_t k)
+/* Whether the next `count` packets need an exponent that is not known. */
+static int some_unknown(const struct turn *t, int64_t count)
 {
-    int64_t begin = (int64_t)(s->headers + s->ahead);
-    if (s->ahead)
-        for (int64_t i = MAX(0, begin - at); i < k; i++)
-            if (s->unsendable[at + i - begin] == UNKNOWN)
-                return i;
-    return k;
+    int64_t from = t->flow->next, end = from + count;
+    for (const struct operation *o = t->unfilled; from < end; from = o->end, o = o->next) {
+        const struct stream *s = o->stream;
+        int64_t begin = o->start + (int64_t)(s->headers + s->ahead);
+        if (s->ahead)
+            for (int64_t g = MAX(from, begin); g < MIN(end, o->end); g++)
+                if (s->unsendable[g - begin] == UNKNOWN)
+                    return 1;
+    }
+    return 0;
 }
 
-/* Fill up to `count` packets from `next` on; says HELD where the next one cannot be. */
-static int advance(struct turn *t, int64_t count, double now)
+/* Fill `count` packets from `next` on. */
+static void advance(struct turn *t, int64_t count, double now)
 {
     struct ring *r = t->ring;
     struct flow *f = t->flow;
     double deadline = now + patience(t->timer);
+    if (count)
+        t->recovery->next_check = MIN(t->recovery->next_check, deadline);
     while (count > 0) {
         struct operation *o = t->unfilled;
         size_t row = row_of(r, f->next);
         int64_t at = f->next - o->start, k = MIN(MIN(count, (int64_t)(2 * r->window - row)), o->end - f->next);
-        int64_t ready = known(o->stream, at, k);
-        if (!ready)
-            return HELD;
         uint8_t *packets = r->packets + row * r->stride;
-        fill(o->stream, o->source, packets, (uint64_t)at, (size_t)ready);
+        fill(o->stream, o->source, packets, (uint64_t)at, (size_t)k);
         if (at < (int64_t)o->stream->headers)
-            fill_headers(o, packets, at, ready);
-        for (int64_t i = 0; i < ready; i++) {
+            fill_headers(o, packets, at, k);
+        for (int64_t i = 0; i < k; i++) {
             r->offset[row + (size_t)i] = f->next + i;
             r->sent_at[row + (size_t)i] = now + STEP * (double)i;
             r->deadline[row + (size_t)i] = deadline;
             r->tries[row + (size_t)i] = 1;
             r->held[row + (size_t)i] = 0;
         }
-        t->recovery->next_check = MIN(t->recovery->next_check, deadline);
-        f->next += ready;
-        f->in_flight += ready;
-        f->sent += ready;
-        count -= ready;
+        f->next += k;
+        f->in_flight += k;
+        f->sent += k;
+        count -= k;
         if (f->next == o->end)
             t->unfilled = o->next;
-        if (ready < k)
-            return HELD;
     }
-    return 0;
 }
 
 /* Fill what may be sent now: chunks `unsent`..`next` - 1 of the ring. */
@@ -236,9 +235,12 @@ int turn_poll(struct turn *t, double now)
     t->unsent = f->next;
     if (now >= f->stall_at || now >= t->recovery->next_check)
         return DUE;
-    int why = advance(t, MIN(sendable(t), BURST), now);
+    int64_t count = MIN(sendable(t), BURST);
+    if (some_unknown(t, count))
+        return HELD;
+    advance(t, count, now);
     f->limited = f->next < f->end;
-    return why;
+    return 0;
 }
 
 static void deliver_headers(struct operation *o, const uint8_t *packet, int64_t at)
@@ -380,10 +382,10 @@ int turn(struct turn *t, struct socket *s, double until)
         if (now >= until || __atomic_load_n(&t->wanted, __ATOMIC_RELAXED))
             return TIME;
         int why = turn_poll(t, now);
-        if (t->unsent < f->next && !send_all(t, s))
-            return why | UNSENT;
         if (why)
             return why;
+        if (t->unsent < f->next && !send_all(t, s))
+            return UNSENT;
         double wake = MIN(until, MIN(f->stall_at, t->recovery->next_check));
         double lull = LULL * (isnan(t->timer->quickest) ? 0.0 : t->timer->quickest);
         if (lull >= LEAST_LULL && 2 * (double)f->in_flight >= t->recovery->window && !sendable(t))

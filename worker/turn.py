@@ -45,10 +45,12 @@ class Turn(ctypes.Structure):
 
     wanted: int
     """Set while another thread waits for the engine: `run` comes back."""
+    unsent: int
+    """The least chunk that is filled and was not sent."""
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("_ring", "_timer", "_recovery", "_flow")),
         *((name, ctypes.c_void_p) for name in ("_running", "_unfilled")),
-        ("_unsent", ctypes.c_int64),
+        ("unsent", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("_picked", "_offsets")),
         ("wanted", ctypes.c_int32),
     )
@@ -88,8 +90,3 @@ class Turn(ctypes.Structure):
         """Send and receive by a struct socket until `until` (time.monotonic), or until there is cause."""
         why: int = self._c.turn(ctypes.byref(self), ctypes.byref(socket), until)
         return why
-
-    @property
-    def unsent(self) -> int:
-        """The least chunk that is filled and was not sent."""
-        return self._unsent

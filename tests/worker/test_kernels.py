@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.worker.jobs import memberships
 from wire.packet import payload_dtype
-from worker.kernels import UNKNOWN, Kernels, NumpyKernels, Stream, Tensors
+from worker.kernels import Kernels, NumpyKernels, Stream, Tensors
 from worker.native import NativeKernels, best_kernels
 from worker.quantize import chunk_exponents
 from worker.ring import NEVER, PARKED, Ring

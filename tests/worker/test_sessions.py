@@ -194,6 +194,8 @@ def test_changes_of_window_under_running_calls(make_job: MakeJob) -> None:
 class Deaf:
     """A transport whose results are lost while `deaf` is set."""
 
+    native = None
+
     def __init__(self, deaf: threading.Event) -> None:
         self.deaf = deaf
         self.heard = threading.Event()

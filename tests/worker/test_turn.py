@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The turn in C: the same packets at the same times as the steps in Python, and who may interrupt it."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.worker.jobs import Job, begin
+from tests.worker.test_udp import UdpSwitch, join
+from worker import StalledError
+from worker.engine import Engine
+from worker.guard import Guard
+from worker.kernels import NumpyKernels
+from worker.native import NativeKernels
+from worker.operation import Operation
+from worker.turn import Why
+
+CALL = st.tuples(st.sampled_from(["int32", "float32", "float16"]), st.integers(0, 64 * 40))
+
+
+def values(seed: int, rank: int, size: int, dtype: str) -> Any:
+    made = np.random.default_rng([seed, rank]).standard_normal(size) * 1000
+    if dtype != "int32" and size > 100 and seed % 7 == 0:
+        made[seed % size] = np.nan
+    return made.astype(dtype)
+
+
+def numbers(structure: ctypes.Structure) -> dict[str, Any]:
+    """All that it holds but addresses."""
+    found: dict[str, Any] = {}
+    for name, kind in ((field[0], field[1]) for field in structure._fields_):
+        if kind is not ctypes.c_void_p:
+            value = getattr(structure, name)
+            found[name] = list(value) if isinstance(value, ctypes.Array) else value
+    return found
+
+
+def state(engine: Engine) -> dict[str, Any]:
+    ring = engine._ring
+    waiting = ring.offset >= engine._flow.first
+    return {
+        "flow": numbers(engine._flow),
+        "timer": numbers(engine.timer),
+        "recovery": numbers(engine._recovery),
+        **{name: getattr(ring, name)[waiting].tolist() for name in ("deadline", "sent_at", "tries", "held")},
+        "stats": {k: v for k, v in vars(engine.stats).items() if k != "round_trips"},
+        "trips": engine.stats.round_trips._bins.tolist(),
+    }
+
+
+def alike(one: Any, other: Any) -> None:
+    """Equal, NaN to NaN; sums of seconds may be rounded in another order."""
+    if isinstance(one, dict):
+        for name in one.keys() | other.keys():
+            alike(one[name], other[name])
+    elif isinstance(one, list):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    else:
+        assert one == pytest.approx(other, nan_ok=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 3),
+    window=st.integers(1, 40),
+    calls=st.lists(CALL, min_size=1, max_size=4),
+    loss=st.sampled_from([0.0, 0.0, 0.02, 0.2]),
+    seed=st.integers(0, 2**32),
+    g0=st.sampled_from([0, 2**32 - 30, 2**63 - 5]),
+    data=st.data(),
+)
+def test_c_does_what_python_does(
+    n: int, window: int, calls: list[Any], loss: float, seed: int, g0: int, data: Any
+) -> None:
+    """Each rank has a twin with the other kernels, which is told the same: the twins never differ."""
+    lead = data.draw(st.integers(1, window))
+    faults = {"loss": loss, "duplicate": loss, "reorder": loss, "seed": seed}
+    job = Job(n, faults, timeout=1e9, window=window, lead=lead, g0=g0, kernels=NumpyKernels())
+    native = NativeKernels()
+    engines = [worker.engine for worker in job.workers]
+    twins = [Engine(engine.membership, 1e9, kernels=native) for engine in engines]
+
+    def start(of: list[Engine], now: float) -> list[list[Operation]]:
+        return [
+            [begin(one, values(seed + i, r, size, dtype), now=now) for i, (dtype, size) in enumerate(calls)]
+            for r, one in enumerate(of)
+        ]
+
+    now = 1.0
+    operations, twin_operations = start(engines, now), start(twins, now)
+    in_c = 0
+    while not all(operation.done for of_rank in operations for operation in of_rank):
+        wake = [now + 1.0]
+        for worker, engine, twin in zip(job.workers, engines, twins, strict=True):
+            in_c += twin.usual(now) is not None
+            packets = engine.poll(now)
+            assert packets.tobytes() == twin.poll(now).tobytes()
+            worker.transport.send(packets)
+            results = worker.transport.receive(0)
+            engine.on_results(results, now + 1e-6)
+            twin.on_results(results, now + 1e-6)
+            alike(state(engine), state(twin))
+            assert engine.wake_at(now) == twin.wake_at(now)
+            wake.append(engine.wake_at(now))
+        now = max(now + 1e-5, min(wake) if not job.fabric.late else 0.0)
+    for one, other in zip(chain(*operations), chain(*twin_operations), strict=True):
+        assert other.done
+        assert repr(other.error) == repr(one.error)
+        assert [a.tobytes() for a in one._call.outs] == [a.tobytes() for a in other._call.outs]
+    assert in_c or any(dtype == "float16" for dtype, _ in calls)
+
+
+def test_another_call_is_told_at_every_rank() -> None:
+    job = Job(2, kernels=NativeKernels())
+    outcomes = job.all_reduce(np.zeros(64, np.int32), np.zeros(65, np.int32))
+    assert [type(outcome).__name__ for outcome in outcomes] == ["MismatchError"] * 2
+
+
+@pytest.fixture
+def switch() -> Any:
+    thread = UdpSwitch(64)
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> None:
+    """It waits for a peer that never comes, and would for an hour."""
+    worker, peer = join(switch, 2)
+    turns: list[Why] = []
+    with worker, peer:
+        engine, guard, native = worker.engine, worker.changed, worker.transport.native
+        assert native is not None
+        native.wake = guard.wake
+        with guard:
+            begin(engine, np.arange(100, dtype=np.int32), now=time.monotonic())
+
+        def run() -> None:
+            with guard:
+                engine._recovery.next_check = float("inf")
+                turn = engine.usual(time.monotonic())
+                assert turn is not None
+                begun.set()
+                with guard.lent(turn):
+                    turns.append(Why(turn.run(native, time.monotonic() + 3600)))
+                engine._flow.stall_at = float("inf")
+
+        begun = threading.Event()
+        # Its own deadlines would end it, too.
+        engine.timer.base = 1e9
+        engine._flow.stall_at = float("inf")
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert begun.wait(10)
+        with guard:
+            assert turns
+            assert guard.free
+        thread.join(10)
+        assert turns == [Why.TIME] or turns == [Why.DUE]
+
+
+def test_only_one_has_the_engine() -> None:
+    """Threads that enter, wait and lend at random never meet, and everyone comes to his turn."""
+
+    class Lent:
+        wanted = 0
+
+    guard, inside, ends = Guard(), 0, threading.Event()
+    entered = [0] * 4
+
+    def lend() -> None:
+        nonlocal inside
+        while not ends.is_set():
+            with guard:
+                if not guard.free:
+                    continue
+                turn: Any = Lent()
+                with guard.lent(turn):
+                    assert inside == 0
+                    inside += 1
+                    limit = time.monotonic() + 0.02
+                    while not turn.wanted and time.monotonic() < limit:
+                        time.sleep(0)
+                    inside -= 1
+
+    def enter(i: int) -> None:
+        nonlocal inside
+        while entered[i] < 50:
+            with guard:
+                assert inside == 0
+                inside += 1
+                inside -= 1
+                if i % 2:
+                    guard.wait(0.001)
+                    assert inside == 0
+                entered[i] += 1
+
+    threads = [threading.Thread(target=enter, args=(i,)) for i in range(4)]
+    driver = threading.Thread(target=lend)
+    for thread in [driver, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    ends.set()
+    driver.join(60)
+    assert entered == [50] * 4
+
+
+def test_what_the_kernel_does_not_take_is_sent_by_python(switch: UdpSwitch, monkeypatch: Any) -> None:
+    """A socket that C cannot use: nothing is lost by that."""
+    [worker] = join(switch, 1)
+    with worker:
+        native = worker.transport.native
+        assert native is not None
+        sent, fd, send = [], native.fd, worker.transport.send
+
+        def in_python(packets: Any) -> None:
+            sent.append(len(packets))
+            native.fd = fd
+            send(packets)
+
+        monkeypatch.setattr(worker.transport, "send", in_python)
+        native.fd = -1
+        x = np.arange(64 * 20, dtype=np.int32)
+        np.testing.assert_array_equal(worker.all_reduce(x), x)
+        assert sent == [2], "the first burst of the window of 8"
+        assert (worker.stats.packets_sent, worker.stats.retransmissions) == (21, 0)
+
+
+def test_a_stalled_turn_ends(switch: UdpSwitch) -> None:
+    sockets = join(switch, 2)
+    with sockets[0] as worker, sockets[1], pytest.raises(StalledError):
+        worker.all_reduce(np.zeros(10, np.int32), timeout=0.3)
