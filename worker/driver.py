@@ -132,7 +132,7 @@ class Driver:
         engine, native, now = self.engine, self.transport.native, time.monotonic()
         if native is None or not self.changed.free:
             return False
-        turn = engine.usual(now)
+        turn = engine.usual()
         if turn is None:
             return False
         native.wake = self.changed.wake

@@ -149,7 +149,7 @@ class Engine(Epoch):
             return self._ring.packets[:0]
         parts, self._left_over = self._left_over, []
         counted = sum(map(len, parts))
-        if (turn := self.usual(now)) is not None:
+        if (turn := self.usual()) is not None:
             why = turn.poll(now)
             self.go_on(why)
             if not why:
@@ -198,14 +198,12 @@ class Engine(Epoch):
         self._flow.first = taken.first
         self._settle()
 
-    def usual(self, now: float | None = None) -> Turn | None:
+    def usual(self) -> Turn | None:
         """Return what does the next step in C, if nothing is out of the ordinary."""
         turn, flow, running = self._turn, self._flow, self._running
         if turn is None or not running or self._held or self._mismatched or self._stopped is not None:
             return None
         if flow.first < self._kept.end or self._converting:
-            return None
-        if now is not None and (now >= flow.stall_at or now >= self._recovery.next_check):
             return None
         turn.take_up(running[0], self._unsent[0] if self._unsent else None)
         return turn

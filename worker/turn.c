@@ -93,6 +93,18 @@ static void hasten(struct turn *t, double now)
     }
 }
 
+/* Whether a deadline has passed; if not, sets `next_check` to the next. */
+static int some_due(struct turn *t, double now)
+{
+    double next = INFINITY;
+    for (int64_t g = t->flow->first; g < t->flow->next; g++)
+        next = MIN(next, t->ring->deadline[row_of(t->ring, g)]);
+    if (next <= now)
+        return 1;
+    t->recovery->next_check = next;
+    return 0;
+}
+
 static void recover(struct turn *t, const struct taken *taken, double now)
 {
     struct ring *r = t->ring;
@@ -233,7 +245,7 @@ int turn_poll(struct turn *t, double now)
     struct flow *f = t->flow;
     clock_on(f, now);
     t->unsent = f->next;
-    if (now >= f->stall_at || now >= t->recovery->next_check)
+    if (now >= f->stall_at || (now >= t->recovery->next_check && some_due(t, now)))
         return DUE;
     int64_t count = MIN(sendable(t), BURST);
     if (some_unknown(t, count))

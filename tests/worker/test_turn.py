@@ -101,7 +101,7 @@ def test_c_does_what_python_does(
     while not all(operation.done for of_rank in operations for operation in of_rank):
         wake = [now + 1.0]
         for worker, engine, twin in zip(job.workers, engines, twins, strict=True):
-            in_c += twin.usual(now) is not None
+            in_c += twin.usual() is not None
             packets = engine.poll(now)
             assert packets.tobytes() == twin.poll(now).tobytes()
             worker.transport.send(packets)
@@ -147,7 +147,7 @@ def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> Non
         def run() -> None:
             with guard:
                 engine._recovery.next_check = float("inf")
-                turn = engine.usual(time.monotonic())
+                turn = engine.usual()
                 assert turn is not None
                 begun.set()
                 with guard.lent(turn):
