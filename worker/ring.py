@@ -58,7 +58,8 @@ class Ring(ctypes.Structure):
 
     def row(self, offset: int) -> int:
         """Return the row of a chunk."""
-        return (self.base + offset) % len(self.packets)
+        row: int = (self.base + offset) % len(self.packets)
+        return row
 
     def rows(self, first: int, count: int) -> NDArray[np.int64]:
         """Return the rows of `count` chunks from offset `first`."""
