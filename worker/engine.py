@@ -285,15 +285,17 @@ class Engine(Epoch):
         """Return how many packets never sent the send rule, the exponents and the congestion window allow."""
         if self._stopped is not None or self.left is not None:
             return 0
-        ready = len(self._ready)
         flow, window = self._flow, self._recovery.window
-        budget = max(1, int(window)) - flow.in_flight
+        # What was held back goes out whatever the window says: others may wait for it, and until they have
+        # its result they repeat nothing that comes after it.
+        ready = len(self._ready)
+        budget = max(1, int(window)) - flow.in_flight - ready
         if budget <= 0:
-            return 0
-        end = min(self._filled(), flow.first + self._ring.window, flow.next + budget - ready)
-        count = min(budget, ready + max(0, end - flow.next))
+            return ready
+        end = min(self._filled(), flow.first + self._ring.window, flow.next + budget)
+        fresh = max(0, end - flow.next)
         under_way = 2 * flow.in_flight >= window
-        return 0 if under_way and SHARE * count < window and end < flow.end else count
+        return ready if under_way and SHARE * fresh < window and end < flow.end else ready + fresh
 
     def _filled(self) -> int:
         """Return the end of what can be filled or held back."""
