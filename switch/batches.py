@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from switch.errors import DeviceError
 from switch.library import Result
 
+_NOTHING = ctypes.c_char * 0
 SLACK = 4096
 """Bytes after the last row: the program writes a packet in place only where its longest would fit."""
 Rows = tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]
@@ -73,23 +75,23 @@ class Batches:
             out = np.empty(rows * stride + SLACK, np.uint8)
             self._give(out, stride)
             self._lib.sw_run_rows(
-                self._handle(), n, ports.ctypes.data, lengths.ctypes.data, data.ctypes.data, data.shape[1],
+                self._handle(), n, _address(ports), _address(lengths), _address(data), data.shape[1],
                 ctypes.byref(r),
             )  # fmt: skip
             self._checked()
             self._rows, self._stride = r.n, r.longest
             out_ports, out_lengths = np.empty(r.n, np.uint16), np.empty(r.n, np.uint32)
-            self._lib.sw_result_heads(ctypes.byref(r), out_ports.ctypes.data, out_lengths.ctypes.data)
+            self._lib.sw_result_heads(ctypes.byref(r), _address(out_ports), _address(out_lengths))
             if r.in_rows == r.n:
                 return out_ports, out_lengths, out[: r.n * stride].reshape(r.n, stride)[:, : r.longest]
             whole = np.empty((r.n, r.longest), np.uint8)
-            self._lib.sw_result_rows(ctypes.byref(r), whole.ctypes.data, r.longest)
+            self._lib.sw_result_rows(ctypes.byref(r), _address(whole), r.longest)
         return out_ports, out_lengths, whole
 
     def _give(self, rows: NDArray[np.uint8] | None, stride: int) -> None:
         """Let the next batch put what leaves into rows, or into memory of its own."""
         r = self._result
-        r.rows, r.rows_bytes = (None, 0) if rows is None else (rows.ctypes.data, len(rows))
+        r.rows, r.rows_bytes = (None, 0) if rows is None else (_address(rows), len(rows))
         r.stride = stride
 
     def _checked(self) -> Result:
@@ -100,3 +102,10 @@ class Batches:
     def free(self) -> None:
         """Free the memory for what leaves. The lock must be held."""
         self._lib.sw_result_free(ctypes.byref(self._result))
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Where a contiguous array lies; a writable one in a third of the time that `array.ctypes.data` takes."""
+    if array.flags.writeable:
+        return ctypes.addressof(_NOTHING.from_buffer(array))
+    return int(array.ctypes.data)
