@@ -24,21 +24,36 @@ SW_INLINE void sw_copy_pairs(void *to, const void *from, size_t bytes) {
     }
 }
 
+SW_INLINE uint64_t sw_load2(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+SW_INLINE uint64_t sw_load4(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+SW_INLINE void sw_store2(uint8_t *p, uint64_t v) { uint16_t w = __builtin_bswap16((uint16_t)v); memcpy(p, &w, 2); }
+SW_INLINE void sw_store4(uint8_t *p, uint64_t v) { uint32_t w = __builtin_bswap32((uint32_t)v); memcpy(p, &w, 4); }
+
 /* n bytes, 1..8, big endian */
 SW_INLINE uint64_t sw_load(const uint8_t *p, unsigned n) {
-    if (n == 2) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
-    if (n == 4) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
-    if (n == 8) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
-    uint64_t v = 0;
-    for (unsigned i = 0; i < n; i++) v = (v << 8) | p[i];
-    return v;
+    switch (n) {
+    case 1: return p[0];
+    case 2: return sw_load2(p);
+    case 3: return (uint64_t)p[0] << 16 | sw_load2(p + 1);
+    case 4: return sw_load4(p);
+    case 5: return (uint64_t)p[0] << 32 | sw_load4(p + 1);
+    case 6: return sw_load2(p) << 32 | sw_load4(p + 2);
+    case 7: return (uint64_t)p[0] << 48 | sw_load2(p + 1) << 32 | sw_load4(p + 3);
+    default: { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+    }
 }
 
 SW_INLINE void sw_store(uint8_t *p, uint64_t v, unsigned n) {
-    if (n == 2) { uint16_t w = __builtin_bswap16((uint16_t)v); memcpy(p, &w, 2); return; }
-    if (n == 4) { uint32_t w = __builtin_bswap32((uint32_t)v); memcpy(p, &w, 4); return; }
-    if (n == 8) { uint64_t w = __builtin_bswap64(v); memcpy(p, &w, 8); return; }
-    for (unsigned i = n; i-- > 0; v >>= 8) p[i] = (uint8_t)v;
+    switch (n) {
+    case 1: p[0] = (uint8_t)v; break;
+    case 2: sw_store2(p, v); break;
+    case 3: p[0] = (uint8_t)(v >> 16), sw_store2(p + 1, v); break;
+    case 4: sw_store4(p, v); break;
+    case 5: p[0] = (uint8_t)(v >> 32), sw_store4(p + 1, v); break;
+    case 6: sw_store2(p, v >> 32), sw_store4(p + 2, v); break;
+    case 7: p[0] = (uint8_t)(v >> 48), sw_store2(p + 1, v >> 32), sw_store4(p + 3, v); break;
+    default: { uint64_t w = __builtin_bswap64(v); memcpy(p, &w, 8); }
+    }
 }
 
 /* n consecutive fields of 16, 32 or 64 bits between a header and its bytes */
