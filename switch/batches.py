@@ -107,5 +107,6 @@ class Batches:
 def _address(array: NDArray[Any]) -> int:
     """Where a contiguous array lies; a writable one in a third of the time that `array.ctypes.data` takes."""
     if array.flags.writeable:
-        return ctypes.addressof(_NOTHING.from_buffer(array))
+        # numpy's stubs tell of buffers only from Python 3.12 on
+        return ctypes.addressof(_NOTHING.from_buffer(array))  # type: ignore[arg-type]
     return int(array.ctypes.data)
