@@ -119,7 +119,7 @@ class Writes:
             "static void p4_put_back(phv *restrict to, const phv *restrict from) {\n"
             "    for (uint32_t i = 0; i < line_count; i++) {\n"
             "        const size_t at = 64 * (size_t)lines[i];\n"
-            "        sw_copy_pairs((uint8_t *)to + at, (const uint8_t *)from + at, 64);\n"
+            "        sw_copy_quads((uint8_t *)to + at, (const uint8_t *)from + at, 64);\n"
             "    }\n"
             "}\n"
         )

@@ -82,7 +82,7 @@ static void sw_replicate(sw_run *r, phv *h, const sw_pkt *k, const sw_fanout *f,
     if (f->n > 1) p4_put_back(before, h);
     for (uint32_t i = 0; i < f->n; i++) {
         sw_pkt kk;
-        sw_copy_pairs(&kk, k, sizeof kk);
+        sw_copy_quads(&kk, k, sizeof kk);
         sw_pkt_clear(&kk);
         kk.truncate = sw_copy_length(truncate);
         if (i > 0) p4_put_back(h, before);
