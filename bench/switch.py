@@ -56,7 +56,7 @@ PEER = "bmv2"
 # The windows with the best rates. bmv2's receive rings hold some 48 frames; super-packets want
 # room for several, so that the sender prepares some while the switch works on others.
 COLUMNS = {
-    "embedded": Column("embedded, in process", "process", EmbeddedTarget(), 64, over_veth=False),
+    "embedded": Column("embedded, in process", "process", EmbeddedTarget(), 128, over_veth=False),
     "embedded_super_packets": Column(
         "embedded, veth, super-packets", "super", EmbeddedTarget(), 256, super_packets=True
     ),
