@@ -10,8 +10,9 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,15 +42,18 @@ class Call:
         self, arrays: Sequence[ArrayLike], op: str, outs: Sequence[NDArray[Any] | None], cast: bool
     ) -> None:
         given = [np.asarray(array) for array in arrays]
-        self.dtype = _checked_dtype(given[0].dtype, cast)
-        self.is_float = self.dtype != np.int32
+        self.dtype = given[0].dtype
+        code = _code(self.dtype)
+        if not code or (code == DTYPES["float64"] and not cast):
+            _refuse_dtype(self.dtype)
+        self.is_float = code != DTYPES["int32"]
         if op not in OPS:
             raise UnsupportedError(f"all_reduce op {op!r} is not known; use one of {', '.join(OPS)}")
         if op == "mean" and not self.is_float:
             raise UnsupportedError(
                 f"the mean of {self.dtype} is none; take op='sum' and divide it, or pass floats"
             )
-        self.op, self._shapes = op, [array.shape for array in given]
+        self.op, self._code, self._shapes = op, code << 8 | OPS[op], [array.shape for array in given]
         self.outs = [
             np.empty(array.shape, array.dtype) if out is None else _checked_out(out, array)
             for array, out in zip(given, outs, strict=True)
@@ -69,9 +73,9 @@ class Call:
 
     def header(self, number: int) -> NDArray[np.int32]:
         """Return the CALL_VALUES that tell the other ranks of this call, the job's all-reduce `number`."""
-        code = DTYPES[self.dtype.name] << 8 | OPS[self.op]
-        values = [code, self.size & 0xFFFFFFFF, number & 0xFFFFFFFF, shape_digest(*self._shapes)]
-        return np.array(values, np.uint32).view(np.int32)
+        digest = shape_digest(*self._shapes)
+        words = struct.pack("=4I", self._code, self.size & 0xFFFFFFFF, number & 0xFFFFFFFF, digest)
+        return np.frombuffer(bytearray(words), np.int32)
 
 
 def of_one_dtype(arrays: Sequence[ArrayLike]) -> list[slice]:
@@ -117,18 +121,22 @@ def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -
             read_end = max(read_end, high)
 
 
-def _checked_dtype(dtype: np.dtype[Any], cast: bool) -> np.dtype[Any]:
-    if dtype.name not in DTYPES or not dtype.isnative:
+@cache
+def _code(dtype: np.dtype[Any]) -> int:
+    """Return a dtype's code, 0 if it has none."""
+    return DTYPES.get(dtype.name, 0) if dtype.isnative else 0
+
+
+def _refuse_dtype(dtype: np.dtype[Any]) -> NoReturn:
+    if not _code(dtype):
         wanted = ", ".join(name for name in DTYPES if name != "float64")
         raise UnsupportedError(
             f"all_reduce of {dtype} is not supported; convert the array to one of {wanted} "
             "(native byte order) first"
         )
-    if dtype == np.float64 and not cast:
-        raise UnsupportedError(
-            "all_reduce of float64 would sum float32 values; pass cast=True if that will do, or int32"
-        )
-    return dtype
+    raise UnsupportedError(
+        "all_reduce of float64 would sum float32 values; pass cast=True if that will do, or int32"
+    )
 
 
 def _checked_out(out: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,8 +43,12 @@ _Anything = ctypes.c_char * 0
 
 
 def address(array: Any) -> int:
-    """Return what `array.ctypes.data` does of a plain writable array, in a third of the time."""
-    return ctypes.addressof(_Anything.from_buffer(array)) if array.size else 0
+    """Return what `array.ctypes.data` does, in a third of the time for a plain writable array."""
+    try:
+        return ctypes.addressof(_Anything.from_buffer(array))
+    except (TypeError, ValueError, BufferError):
+        of: int = array.ctypes.data
+        return of
 
 
 class Taken(NamedTuple):
@@ -75,13 +80,17 @@ class Tensors(ctypes.Structure):
     def __init__(self, arrays: Sequence[tuple[int, NDArray[Any]]], elements: int) -> None:
         self.elements = elements
         self._parts = [(first, first - (-array.size // elements), array) for first, array in arrays]
-        self._starts = np.array([first for first, _ in arrays], np.int64)
         self.end = self._parts[-1][1] if arrays else 0
         """One more than the last chunk."""
         self.size = sum(array.size for _, array in arrays)
         # struct segment: where each lies, its values, its first chunk.
-        self._segments = np.array([(a.ctypes.data, a.size, first) for first, a in arrays], np.uint64)
-        super().__init__(self._segments.ctypes.data, len(arrays))
+        words = [word for first, array in arrays for word in (address(array), array.size, first)]
+        self._segments = (ctypes.c_uint64 * len(words))(*words)
+        super().__init__(ctypes.addressof(self._segments), len(arrays))
+
+    @cached_property
+    def _starts(self) -> Indexes:
+        return np.array([first for first, _, _ in self._parts], np.int64)
 
     @classmethod
     def in_turn(cls, arrays: Sequence[NDArray[Any]], elements: int) -> Tensors:
@@ -167,15 +176,18 @@ class Stream(ctypes.Structure):
         divisor: int,
     ) -> None:
         of_floats = chunks if is_float else 0
-        self.exponents: Exponents = np.full(of_floats, EXPONENT_UNUSED, np.int8)
+        rows = np.zeros((3, of_floats), np.int8)
+        rows[0], rows[1] = EXPONENT_UNUSED, UNKNOWN
+        self.exponents: Exponents = rows[0]
         """(N,): what the chunks' results say."""
-        self.unsendable: NDArray[np.uint8] = np.full(of_floats, UNKNOWN, np.uint8)
+        self.unsendable: NDArray[np.uint8] = rows[1].view(np.uint8)
         """(N,): 1 for chunks that some worker cannot send, 0 for others, UNKNOWN."""
-        self.own_unsendable: Flags = np.zeros(of_floats, np.bool_)
+        self.own_unsendable: Flags = rows[2].view(np.bool_)
         """(N,): those of this worker."""
+        at = address(rows)
         super().__init__(
             *(elements, headers, ahead, chunks),
-            *(address(of) for of in (self.exponents, self.unsendable, self.own_unsendable)),
+            *(at, at + of_floats, at + 2 * of_floats),
             *(chunk, workers, divisor, is_float, kind, tensor),
         )
 

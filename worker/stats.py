@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field, fields
 from math import log2
 
@@ -116,8 +115,8 @@ class Stats:
 
     def copy(self) -> Stats:
         """Return these counts as they are now."""
-        other = copy(self)
-        other.round_trips = self.round_trips.copy()
+        other = object.__new__(Stats)
+        other.__dict__.update(self.__dict__, round_trips=self.round_trips.copy())
         return other
 
     def since(self, before: Stats) -> Stats:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-from enum import IntFlag
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from .ring import Ring
 from .timer import RetransmissionTimer
 
 
-class Why(IntFlag):
-    """Why C gives the turn back; the enum of turn.c."""
+class Why:
+    """Why C gives the turn back, as bits; the enum of turn.c. Plain numbers: this is asked at every turn."""
 
     DUE = 1
     """A deadline has passed: of a packet, or of an operation."""

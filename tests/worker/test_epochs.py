@@ -60,8 +60,15 @@ def run(device: SwitchDevice, case: dict[str, Any], kernels: Kernels) -> None:
 
 
 HELD_BACK_IN_A_WINDOW_OF_ONE = {
-    **{"seed": 0, "n": 4, "windows": [2, 2, 2, 2, 4], "lead": 2, "g0": 0, "loss": 0.25},
-    **{"duplicate": 0.0, "most": 1, "kinds": ["resize"] * 4},
+    "seed": 0,
+    "n": 4,
+    "windows": [2, 2, 2, 2, 4],
+    "lead": 2,
+    "g0": 0,
+    "loss": 0.25,
+    "duplicate": 0.0,
+    "most": 1,
+    "kinds": ["resize"] * 4,
 }
 """A rank waited for a result with its window full, and the others for what it held back."""
 

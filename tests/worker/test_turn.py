@@ -136,7 +136,7 @@ def switch() -> Any:
 def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> None:
     """It waits for a peer that never comes, and would for an hour."""
     worker, peer = join(switch, 2)
-    turns: list[Why] = []
+    turns: list[int] = []
     with worker, peer:
         engine, guard, native = worker.engine, worker.changed, worker.transport.native
         assert native is not None
@@ -151,7 +151,7 @@ def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> Non
                 assert turn is not None
                 begun.set()
                 with guard.lent(turn):
-                    turns.append(Why(turn.run(native, time.monotonic() + 3600)))
+                    turns.append(turn.run(native, time.monotonic() + 3600))
                 engine._flow.stall_at = float("inf")
 
         begun = threading.Event()
