@@ -102,6 +102,8 @@ def outputs(out: Sequence[NDArray[Any] | None] | None, count: int) -> list[NDArr
 
 def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:
     """Nothing may lie where an output is written, except the whole of its own input."""
+    if len(sources) == 1 and not np.may_share_memory(sources[0], targets[0]):
+        return
     spans = []
     for source, target in zip(sources, targets, strict=True):
         if target.size:

@@ -84,11 +84,9 @@ class Driver:
         driving = False
         with self.changed:
             self._waiting += 1
-        try:
-            done = False
-            while not done:
-                turn = None
-                with self.changed:
+            try:
+                while True:
+                    turn = None
                     if done := handle.done:
                         pass
                     elif driving or not self._driving:
@@ -97,22 +95,24 @@ class Driver:
                             turn = self._poll(limit)
                     elif not once:
                         self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
-                if turn is not None:
-                    self._exchange(*turn, 0.0 if once else limit)
-                if once:
-                    return
-                now = time.monotonic()
-                if handle.has_news(now):
-                    if driving:  # the application may take its time, or wait for another handle
-                        self._give_way()
-                        driving = False
-                    handle.report(now)
-                done = done or now >= limit
-        except BaseException as error:
-            self._give_up(error)
-            raise
-        finally:
-            with self.changed:
+                    if turn is not None:
+                        with self.changed.left():
+                            self._exchange(*turn, 0.0 if once else limit)
+                    if once:
+                        break
+                    now = time.monotonic()
+                    if handle.has_news(now):
+                        if driving:  # the application may take its time, or wait for another handle
+                            self._give_way()
+                            driving = False
+                        with self.changed.left():
+                            handle.report(now)
+                    if done or now >= limit:
+                        break
+            except BaseException as error:
+                self._give_up(error)
+                raise
+            finally:
                 self._waiting -= 1
                 if driving:
                     self._driving = False

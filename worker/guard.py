@@ -73,6 +73,15 @@ class Guard(threading.Condition):
                 self._asking -= 1
 
     @contextmanager
+    def left(self) -> Iterator[None]:
+        """Hold the guard no longer, and it again at the end."""
+        self.release()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    @contextmanager
     def lent(self, turn: Turn) -> Iterator[None]:
         """Hold the guard no longer, and it again at the end; `turn` has the engine between."""
         turn.wanted = 0

@@ -75,16 +75,24 @@ class Tensors(ctypes.Structure):
     0 in packets. C sees a struct tensors (kernel.h).
     """
 
+    end: int
+    """One more than the last chunk."""
+    size: int
+    """Values."""
     _fields_ = (("_at", ctypes.c_void_p), ("_count", ctypes.c_uint64))
 
     def __init__(self, arrays: Sequence[tuple[int, NDArray[Any]]], elements: int) -> None:
         self.elements = elements
-        self._parts = [(first, first - (-array.size // elements), array) for first, array in arrays]
-        self.end = self._parts[-1][1] if arrays else 0
-        """One more than the last chunk."""
-        self.size = sum(array.size for _, array in arrays)
+        self._parts: list[tuple[int, int, NDArray[Any]]] = []
+        self.end = self.size = 0
+        words: list[int] = []
+        for first, array in arrays:
+            size = array.size
+            self.size += size
+            self.end = first - (-size // elements)
+            self._parts.append((first, self.end, array))
+            words += (address(array), size, first)
         # struct segment: where each lies, its values, its first chunk.
-        words = [word for first, array in arrays for word in (address(array), array.size, first)]
         self._segments = (ctypes.c_uint64 * len(words))(*words)
         super().__init__(ctypes.addressof(self._segments), len(arrays))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from .native import best_kernels
 from .session_errors import JobDrainingError
 from .stats import Stats
 from .transport import Transport
+
+_ALL = slice(None)
 
 
 class Worker(Driver):
@@ -45,7 +48,7 @@ class Worker(Driver):
         super().__init__(engine, transport, session)
         self.drained: int | None = None
         """All-reduces that the job still completes, once it is drained."""
-        self._calling = False  # a thread is in all_reduce
+        self._call = threading.Lock()  # held by a thread that is in all_reduce
         self._owed: deque[WorkerError] = deque()  # each fails one all-reduce that has not begun
         self._lost: Callable[[], WorkerError] | None = None  # why these members ended
         self._generation = membership.epoch  # the epoch in which these members began
@@ -117,15 +120,12 @@ class Worker(Driver):
         WorkerLostError (call again), RendezvousTimeoutError (call again), JobDrainingError,
         JobRemovedError and SessionEndedError.
         """
-        with self.changed:
-            if self._calling:
-                raise RuntimeError("another thread is in all_reduce; the order must be the same at all ranks")
-            self._calling = True
+        if not self._call.acquire(blocking=False):
+            raise RuntimeError("another thread is in all_reduce; the order must be the same at all ranks")
         try:
             return self._begin(array, op, out, cast, timeout, progress).result()
         finally:
-            with self.changed:
-                self._calling = False
+            self._call.release()
 
     def all_reduce_async(
         self,
@@ -213,7 +213,7 @@ class Worker(Driver):
         alone = not isinstance(array, list | tuple)
         arrays = [array] if alone else array
         outs = [out] if alone else outputs(out, len(arrays))
-        runs = of_one_dtype(arrays)
+        runs = of_one_dtype(arrays) if not alone else [_ALL]
         session, seconds = self._session, self.engine.timeout if timeout is None else timeout
         with self.changed:
             engine = self._await_epoch(time.monotonic() + seconds, len(runs))
