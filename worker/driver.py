@@ -136,8 +136,7 @@ class Driver:
         if turn is None:
             return False
         native.wake = self.changed.wake
-        with self.changed.lent(turn):
-            why = turn.run(native, min(limit, now + SLICE))
+        why = self.changed.lend(turn, native, min(limit, now + SLICE))
         engine.go_on(why)
         return why == Why.TIME or (why == Why.COMPLETE and engine.failure is None)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import threading
 import weakref
@@ -21,7 +23,8 @@ class Guard(threading.Condition):
     The driver lends the engine to a turn in C, which runs for up to a slice of time without Python's lock and
     without this one, so that others can enter meanwhile: entering, and coming back from `wait`, asks the turn
     to end and waits until it has. While anybody is at that, no other turn is `free` to begin, or the driver,
-    always there first, would keep him out.
+    always there first, would keep him out. What runs in the driver's own thread meanwhile, as a signal's
+    handler does, finds the turn ended.
     """
 
     def __init__(self) -> None:
@@ -29,6 +32,7 @@ class Guard(threading.Condition):
         super().__init__(lock)
         self._returned = threading.Condition(lock)
         self._turn: Turn | None = None
+        self._lender = 0  # the thread that lent it
         self._asking = 0
         self._asked = False
         self._wake: int | None = None
@@ -62,10 +66,10 @@ class Guard(threading.Condition):
         return told
 
     def _take_back(self) -> None:
-        while self._turn is not None:
+        while self._turn is not None and self._lender != threading.get_ident():
             self._turn.wanted = 1
-            os.eventfd_write(self.wake, 1)
             self._asked = True
+            os.eventfd_write(self.wake, 1)
             self._asking += 1
             try:
                 self._returned.wait(GIVE_BACK)
@@ -74,25 +78,45 @@ class Guard(threading.Condition):
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Hold the guard no longer, and it again at the end."""
-        self.release()
+        """Hold the guard no longer, and it again at the end, after an interrupt too."""
         try:
+            self.release()
             yield
         finally:
-            self.__enter__()
+            self._hold()
+            self._take_back()
 
-    @contextmanager
-    def lent(self, turn: Turn) -> Iterator[None]:
-        """Hold the guard no longer, and it again at the end; `turn` has the engine between."""
-        turn.wanted = 0
-        self._turn = turn
-        self.release()
+    def _hold(self) -> None:
+        """Be in the guard, once, whatever arrives: KeyboardInterrupt comes between any two calls."""
         try:
-            yield
+            if not self._held:
+                self.acquire()
         finally:
-            self.acquire()
-            self._turn = None
-            if self._asked:
-                self._asked = False
-                os.eventfd_read(self.wake)
-                self._returned.notify_all()
+            while not self._held:  # acquire was interrupted
+                self.acquire()
+
+    @property
+    def _held(self) -> bool:
+        held: bool = self._is_owned()  # type: ignore[attr-defined]
+        return held
+
+    def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
+        """Run `turn` (see Turn.run), the guard not held meanwhile and held again at the end.
+
+        That is so after an interrupt too: KeyboardInterrupt comes between any two calls.
+        """
+        turn.wanted = 0
+        self._turn, self._lender = turn, threading.get_ident()
+        try:
+            self.release()
+            return turn.run(socket, until)
+        finally:
+            try:
+                self._hold()
+            finally:
+                self._turn = None
+                if self._asked:
+                    self._asked = False
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self.wake)
+                    self._returned.notify_all()

@@ -385,13 +385,14 @@ static void pause_until(const struct socket *s, short events, double until, doub
     ppoll(waits, events ? 2 : 1, &limit, NULL);
 }
 
-/* Carry on until something is out of the ordinary, or `until` (CLOCK_MONOTONIC). Says why it ended. */
+/* Carry on until something is out of the ordinary, or `until` (CLOCK_MONOTONIC). Says why it ended. Sends and
+ * receives once at least, so that who only looks in now and then gets on, too. */
 int turn(struct turn *t, struct socket *s, double until)
 {
     struct flow *f = t->flow;
-    for (;;) {
+    for (int again = 0;; again = 1) {
         double now = clock_now();
-        if (now >= until || __atomic_load_n(&t->wanted, __ATOMIC_RELAXED))
+        if ((again && now >= until) || __atomic_load_n(&t->wanted, __ATOMIC_RELAXED))
             return TIME;
         int why = turn_poll(t, now);
         if (why)

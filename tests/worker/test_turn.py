@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import threading
 import time
 from itertools import chain
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.worker.jobs import Job, begin
 from tests.worker.test_udp import UdpSwitch, join
-from worker import StalledError
+from worker import NotInJobError, StalledError
 from worker.engine import Engine
 from worker.guard import Guard
 from worker.kernels import NumpyKernels
@@ -150,8 +151,7 @@ def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> Non
                 turn = engine.usual()
                 assert turn is not None
                 begun.set()
-                with guard.lent(turn):
-                    turns.append(turn.run(native, time.monotonic() + 3600))
+                turns.append(guard.lend(turn, native, time.monotonic() + 3600))
                 engine._flow.stall_at = float("inf")
 
         begun = threading.Event()
@@ -170,27 +170,27 @@ def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> Non
 
 def test_only_one_has_the_engine() -> None:
     """Threads that enter, wait and lend at random never meet, and everyone comes to his turn."""
+    guard, inside, ends = Guard(), 0, threading.Event()
+    entered = [0] * 4
 
     class Lent:
         wanted = 0
 
-    guard, inside, ends = Guard(), 0, threading.Event()
-    entered = [0] * 4
+        def run(self, socket: None, until: float) -> int:
+            nonlocal inside
+            assert inside == 0
+            inside += 1
+            while not self.wanted and time.monotonic() < until:
+                time.sleep(0)
+            inside -= 1
+            return 0
 
     def lend() -> None:
-        nonlocal inside
         while not ends.is_set():
             with guard:
-                if not guard.free:
-                    continue
-                turn: Any = Lent()
-                with guard.lent(turn):
-                    assert inside == 0
-                    inside += 1
-                    limit = time.monotonic() + 0.02
-                    while not turn.wanted and time.monotonic() < limit:
-                        time.sleep(0)
-                    inside -= 1
+                if guard.free:
+                    turn: Any = Lent()
+                    guard.lend(turn, None, time.monotonic() + 0.02)  # type: ignore[arg-type]
 
     def enter(i: int) -> None:
         nonlocal inside
@@ -213,6 +213,68 @@ def test_only_one_has_the_engine() -> None:
     ends.set()
     driver.join(60)
     assert entered == [50] * 4
+
+
+class InterruptError(Exception):
+    """What a signal's handler raises, as Python's does KeyboardInterrupt."""
+
+
+def interrupt(*_: object) -> None:
+    raise InterruptError
+
+
+def test_an_interrupt_at_any_moment_leaves_the_guard_held_and_the_turn_ended() -> None:
+    class Lent:
+        wanted = 0
+
+        def run(self, socket: None, until: float) -> int:
+            return sum(range(50))
+
+    guard, cut_short = Guard(), 0
+    guard.acquire()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for i in range(3000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + i % 15))
+                turn: Any = Lent()
+                guard.lend(turn, None, 0.0)  # type: ignore[arg-type]
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except InterruptError:
+                cut_short += 1
+            assert guard._is_owned()  # type: ignore[attr-defined]
+            assert guard._turn is None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert cut_short
+    guard.release()
+    assert not guard._is_owned(), "held once"  # type: ignore[attr-defined]
+
+
+def test_a_handler_of_signals_may_close_the_worker_whose_turn_it_interrupts(switch: UdpSwitch) -> None:
+    worker, peer = join(switch, 2)
+    before = signal.signal(signal.SIGALRM, lambda *_: worker.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with peer, pytest.raises(NotInJobError):
+            worker.all_reduce(np.zeros(10, np.int32))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_who_looks_in_without_waiting_gets_on(switch: UdpSwitch) -> None:
+    workers = join(switch, 2)
+    x = np.arange(64 * 40, dtype=np.int32)
+    handles = [worker.all_reduce_async(x) for worker in workers]
+    limit = time.monotonic() + 60
+    while not all(handle.done for handle in handles):
+        for handle in handles:
+            handle.wait(0)
+        assert time.monotonic() < limit
+    for worker, handle in zip(workers, handles, strict=True):
+        np.testing.assert_array_equal(handle.result(), 2 * x)
+        worker.close()
 
 
 def test_what_the_kernel_does_not_take_is_sent_by_python(switch: UdpSwitch, monkeypatch: Any) -> None:
