@@ -8,8 +8,8 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 from .turn import Turn
 
@@ -76,29 +76,21 @@ class Guard(threading.Condition):
             finally:
                 self._asking -= 1
 
-    @contextmanager
-    def left(self) -> Iterator[None]:
-        """Hold the guard no longer, and it again at the end, after an interrupt too."""
+    def without(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Call `do`, the guard not held meanwhile and held again at the end.
+
+        As in `lend`, that is so after an interrupt, which may come at any call of a function in Python.
+        """
         try:
             self.release()
-            yield
+            do(*arguments)
         finally:
-            self._hold()
+            try:
+                self.acquire()
+            finally:
+                while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
+                    self.acquire()
             self._take_back()
-
-    def _hold(self) -> None:
-        """Be in the guard, once, whatever arrives: KeyboardInterrupt comes between any two calls."""
-        try:
-            if not self._held:
-                self.acquire()
-        finally:
-            while not self._held:  # acquire was interrupted
-                self.acquire()
-
-    @property
-    def _held(self) -> bool:
-        held: bool = self._is_owned()  # type: ignore[attr-defined]
-        return held
 
     def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
         """Run `turn` (see Turn.run), the guard not held meanwhile and held again at the end.
@@ -112,8 +104,10 @@ class Guard(threading.Condition):
             return turn.run(socket, until)
         finally:
             try:
-                self._hold()
+                self.acquire()
             finally:
+                while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
+                    self.acquire()
                 self._turn = None
                 if self._asked:
                     self._asked = False
