@@ -106,9 +106,9 @@ class Guard(threading.Condition):
             try:
                 self.acquire()
             finally:
+                self._turn = None
                 while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
                     self.acquire()
-                self._turn = None
                 if self._asked:
                     self._asked = False
                     with contextlib.suppress(BlockingIOError):
