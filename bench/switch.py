@@ -54,11 +54,11 @@ class Column:
 
 PEER = "bmv2"
 # The windows with the best rates. bmv2's receive rings hold some 48 frames; super-packets want
-# room for several, so that the sender prepares some while the switch works on others.
+# room for several, so that the sender prepares some while the switch works on others: 252 is four full ones.
 COLUMNS = {
     "embedded": Column("embedded, in process", "process", EmbeddedTarget(), 128, over_veth=False),
     "embedded_super_packets": Column(
-        "embedded, veth, super-packets", "super", EmbeddedTarget(), 256, super_packets=True
+        "embedded, veth, super-packets", "super", EmbeddedTarget(), 252, super_packets=True
     ),
     "embedded_single_packets": Column("embedded, veth, single packets", "single", EmbeddedTarget(), 64),
     PEER: Column("bmv2, veth", "bmv2", Bmv2Target(), 16),

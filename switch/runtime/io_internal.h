@@ -182,7 +182,8 @@ struct io {
         struct cmsghdr align;
     } controls[BATCH];
     uint8_t *buffers; /* BATCH of STRIDE bytes */
-    uint8_t *segments; /* of one super-packet, at most BATCH at once */
+    uint8_t *segments; /* of one super-packet, CUT_SEGMENTS at once */
+    size_t cut_bytes;  /* in super-packets of the batch that were cut up */
     sw_packet packets[BATCH]; /* ready for the program */
     size_t packet_count;
 
