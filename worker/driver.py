@@ -96,8 +96,7 @@ class Driver:
                     elif not once:
                         self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
                     if turn is not None:
-                        with self.changed.left():
-                            self._exchange(*turn, 0.0 if once else limit)
+                        self.changed.aside(self._exchange, *turn, 0.0 if once else limit)
                     if once:
                         break
                     now = time.monotonic()
@@ -105,8 +104,7 @@ class Driver:
                         if driving:  # the application may take its time, or wait for another handle
                             self._give_way()
                             driving = False
-                        with self.changed.left():
-                            handle.report(now)
+                        self.changed.aside(handle.report, now)
                     if done or now >= limit:
                         break
             except BaseException as error:

@@ -8,10 +8,12 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from .turn import Turn
+
+T = TypeVar("T")
 
 GIVE_BACK = 1.0
 """Seconds after which a turn in C is asked for the engine again; it comes back at once."""
@@ -76,47 +78,32 @@ class Guard(threading.Condition):
             finally:
                 self._asking -= 1
 
-    @contextmanager
-    def left(self) -> Iterator[None]:
-        """Hold the guard no longer, and it again at the end, after an interrupt too."""
-        try:
-            self.release()
-            yield
-        finally:
-            self._hold()
-            self._take_back()
-
-    def _hold(self) -> None:
-        """Be in the guard, once, whatever arrives: KeyboardInterrupt comes between any two calls."""
-        try:
-            if not self._held:
-                self.acquire()
-        finally:
-            while not self._held:  # acquire was interrupted
-                self.acquire()
-
-    @property
-    def _held(self) -> bool:
-        held: bool = self._is_owned()  # type: ignore[attr-defined]
-        return held
-
-    def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
-        """Run `turn` (see Turn.run), the guard not held meanwhile and held again at the end.
+    def aside(self, do: Callable[..., T], *args: Any) -> T:
+        """Return do(*args), the guard not held meanwhile, and held again at the end.
 
         That is so after an interrupt too: KeyboardInterrupt comes between any two calls.
         """
+        try:
+            self.release()
+            return do(*args)
+        finally:
+            try:
+                self.acquire()
+            finally:
+                while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
+                    self.acquire()
+                self._take_back()
+
+    def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
+        """Run `turn` (see Turn.run) aside: it has the engine meanwhile."""
         turn.wanted = 0
         self._turn, self._lender = turn, threading.get_ident()
         try:
-            self.release()
-            return turn.run(socket, until)
+            return self.aside(turn.run, socket, until)
         finally:
-            try:
-                self._hold()
-            finally:
-                self._turn = None
-                if self._asked:
-                    self._asked = False
-                    with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self.wake)
-                    self._returned.notify_all()
+            self._turn = None
+            if self._asked:
+                self._asked = False
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self.wake)
+                self._returned.notify_all()
