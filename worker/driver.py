@@ -96,7 +96,7 @@ class Driver:
                     elif not once:
                         self.changed.wait(min(SLICE, max(0.0, limit - time.monotonic())))
                     if turn is not None:
-                        self.changed.without(self._exchange, *turn, 0.0 if once else limit)
+                        self.changed.aside(self._exchange, *turn, 0.0 if once else limit)
                     if once:
                         break
                     now = time.monotonic()
@@ -104,7 +104,7 @@ class Driver:
                         if driving:  # the application may take its time, or wait for another handle
                             self._give_way()
                             driving = False
-                        self.changed.without(handle.report, now)
+                        self.changed.aside(handle.report, now)
                     if done or now >= limit:
                         break
             except BaseException as error:

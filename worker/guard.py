@@ -9,9 +9,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from .turn import Turn
+
+T = TypeVar("T")
 
 GIVE_BACK = 1.0
 """Seconds after which a turn in C is asked for the engine again; it comes back at once."""
@@ -76,41 +78,32 @@ class Guard(threading.Condition):
             finally:
                 self._asking -= 1
 
-    def without(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Call `do`, the guard not held meanwhile and held again at the end.
-
-        As in `lend`, that is so after an interrupt, which may come at any call of a function in Python.
-        """
-        try:
-            self.release()
-            do(*arguments)
-        finally:
-            try:
-                self.acquire()
-            finally:
-                while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
-                    self.acquire()
-            self._take_back()
-
-    def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
-        """Run `turn` (see Turn.run), the guard not held meanwhile and held again at the end.
+    def aside(self, do: Callable[..., T], *args: Any) -> T:
+        """Return do(*args), the guard not held meanwhile, and held again at the end.
 
         That is so after an interrupt too: KeyboardInterrupt comes between any two calls.
         """
-        turn.wanted = 0
-        self._turn, self._lender = turn, threading.get_ident()
         try:
             self.release()
-            return turn.run(socket, until)
+            return do(*args)
         finally:
             try:
                 self.acquire()
             finally:
-                self._turn = None
                 while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
                     self.acquire()
-                if self._asked:
-                    self._asked = False
-                    with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self.wake)
-                    self._returned.notify_all()
+                self._take_back()
+
+    def lend(self, turn: Turn, socket: ctypes.Structure, until: float) -> int:
+        """Run `turn` (see Turn.run) aside: it has the engine meanwhile."""
+        turn.wanted = 0
+        self._turn, self._lender = turn, threading.get_ident()
+        try:
+            return self.aside(turn.run, socket, until)
+        finally:
+            self._turn = None
+            if self._asked:
+                self._asked = False
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self.wake)
+                self._returned.notify_all()
