@@ -199,22 +199,24 @@ class Driver:
 
     def pump(self, stop: threading.Event) -> None:
         """While nobody waits, carry on what is under way for up to SLICE; or wait until there is cause."""
-        with self.changed:
-            self.changed.wait_for(lambda: stop.is_set() or self.urgent or self._pumpable, LINGER)
-            if stop.is_set() or not self._pumpable:
-                return
-            self._driving = True
-            turn = None if self._turn(NEVER) else self._poll(0.0)
-        engine = self.engine if turn is None else turn[0]
+        engine = None
         try:
+            with self.changed:
+                self.changed.wait_for(lambda: stop.is_set() or self.urgent or self._pumpable, LINGER)
+                if stop.is_set() or not self._pumpable:
+                    return
+                self._driving, engine = True, self.engine
+                turn = None if self._turn(NEVER) else self._poll(0.0)
             if turn is not None:
                 self._exchange(*turn, NEVER)
         except WorkerError as error:
+            assert engine is not None
             with self.changed:
                 engine.leave(str(error), error)
             self._quit(engine, error)
         finally:
-            self._give_way()
+            if engine is not None:
+                self._give_way()
 
     def _retire(self, transport: Transport) -> None:
         """Close a transport, or leave that to the thread that uses it."""

@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from .turn import Turn
@@ -32,6 +33,7 @@ class Guard(threading.Condition):
     def __init__(self) -> None:
         lock = threading.RLock()
         super().__init__(lock)
+        self._owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
         self._returned = threading.Condition(lock)
         self._turn: Turn | None = None
         self._lender = 0  # the thread that lent it
@@ -52,18 +54,29 @@ class Guard(threading.Condition):
         """Whether a turn may begin."""
         return not self._asking
 
+    # An interrupt (KeyboardInterrupt) comes between any two calls, and as a function begins. Even so, what
+    # follows leaves the lock as the caller believes it to be. `with` takes `__exit__` before it enters, and
+    # that is the lock's own, no function of Python.
+    __exit__ = property(attrgetter("_lock.__exit__"))  # type: ignore[assignment]
+
     def __enter__(self) -> bool:
-        super().__enter__()
+        within = self._owned()
         try:
+            self.acquire()
             self._take_back()
         except BaseException:
-            self.release()
+            if not within and self._owned():
+                self.release()
             raise
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """See threading.Condition."""
-        told = super().wait(timeout)
+        try:
+            told = super().wait(timeout)
+        finally:
+            if not self._owned():
+                self.acquire()
         self._take_back()
         return told
 
@@ -79,10 +92,7 @@ class Guard(threading.Condition):
                 self._asking -= 1
 
     def aside(self, do: Callable[..., T], *args: Any) -> T:
-        """Return do(*args), the guard not held meanwhile, and held again at the end.
-
-        That is so after an interrupt too: KeyboardInterrupt comes between any two calls.
-        """
+        """Return do(*args), the guard not held meanwhile, and held again at the end."""
         try:
             self.release()
             return do(*args)
@@ -90,7 +100,7 @@ class Guard(threading.Condition):
             try:
                 self.acquire()
             finally:
-                while not self._is_owned():  # type: ignore[attr-defined]  # acquire was interrupted
+                while not self._owned():
                     self.acquire()
                 self._take_back()
 

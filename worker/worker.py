@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -48,7 +47,7 @@ class Worker(Driver):
         super().__init__(engine, transport, session)
         self.drained: int | None = None
         """All-reduces that the job still completes, once it is drained."""
-        self._call = threading.Lock()  # held by a thread that is in all_reduce
+        self._caller: object = None  # who is in all_reduce
         self._owed: deque[WorkerError] = deque()  # each fails one all-reduce that has not begun
         self._lost: Callable[[], WorkerError] | None = None  # why these members ended
         self._generation = membership.epoch  # the epoch in which these members began
@@ -120,12 +119,15 @@ class Worker(Driver):
         WorkerLostError (call again), RendezvousTimeoutError (call again), JobDrainingError,
         JobRemovedError and SessionEndedError.
         """
-        if not self._call.acquire(blocking=False):
-            raise RuntimeError("another thread is in all_reduce; the order must be the same at all ranks")
-        try:
+        caller = object()
+        try:  # no calls between these two: an interrupt leaves nobody inside
+            if self._caller is not None:
+                raise RuntimeError("another thread is in all_reduce; the order must be the same at all ranks")
+            self._caller = caller
             return self._begin(array, op, out, cast, timeout, progress).result()
         finally:
-            self._call.release()
+            if self._caller is caller:
+                self._caller = None
 
     def all_reduce_async(
         self,
@@ -222,8 +224,12 @@ class Worker(Driver):
                     raise JobDrainingError(session.job, self.drained)
                 before, now = engine.stats.copy(), time.monotonic()
                 calls = [Call(arrays[run], op, outs[run], cast) for run in runs]
-                operations = [engine.begin(call, now, timeout=timeout) for call in calls]
-                return Handle(operations, alone, self._drive, engine.stats, before, progress)
+                try:
+                    operations = [engine.begin(call, now, timeout=timeout) for call in calls]
+                    return Handle(operations, alone, self._drive, engine.stats, before, progress)
+                except BaseException as error:  # begun by half
+                    self._give_up(error)
+                    raise
         assert session is not None
         raise session.no_epoch(seconds)
 

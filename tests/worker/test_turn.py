@@ -7,6 +7,7 @@ import ctypes
 import signal
 import threading
 import time
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -223,36 +224,70 @@ def interrupt(*_: object) -> None:
     raise InterruptError
 
 
-def test_an_interrupt_at_any_moment_leaves_the_guard_held_and_the_turn_ended() -> None:
+def interrupted(step: Callable[[int], object], check: Callable[[], bool]) -> None:
+    """Do it many times, with an interrupt at another moment each time."""
+    cut_short = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for i in range(3000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + i % 15))
+                step(i)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except InterruptError:
+                cut_short += 1
+            assert check()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert cut_short
+
+
+def test_an_interrupt_while_the_guard_is_lent_leaves_it_held_and_the_turn_ended() -> None:
     class Lent:
         wanted = 0
 
         def run(self, socket: None, until: float) -> int:
             return sum(range(50))
 
-    guard, cut_short = Guard(), 0
+    def step(i: int) -> None:
+        turn: Any = Lent()
+        if i % 2:
+            guard.lend(turn, None, 0.0)  # type: ignore[arg-type]
+        else:
+            guard.aside(sum, range(50))
+
+    guard = Guard()
     guard.acquire()
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for i in range(3000):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + i % 15))
-                turn: Any = Lent()
-                if i % 2:
-                    guard.lend(turn, None, 0.0)  # type: ignore[arg-type]
-                else:
-                    guard.aside(sum, range(50))
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except InterruptError:
-                cut_short += 1
-            assert guard._is_owned()  # type: ignore[attr-defined]
-            assert guard._turn is None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert cut_short
+    interrupted(step, lambda: guard._owned() and guard._turn is None)
     guard.release()
-    assert not guard._is_owned(), "held once"  # type: ignore[attr-defined]
+    assert not guard._owned(), "held once"
+
+
+def test_an_interrupt_does_not_leave_the_guard_held() -> None:
+    def step(i: int) -> None:
+        with guard:
+            if i % 2:
+                guard.wait(0)
+
+    guard = Guard()
+    interrupted(step, lambda: not guard._owned())
+
+
+def test_a_pump_that_fails_leaves_the_engine_to_others(switch: UdpSwitch, monkeypatch: Any) -> None:
+    [worker] = join(switch, 1)
+    with worker:
+        x = np.arange(64 * 20, dtype=np.int32)
+        handle = worker.all_reduce_async(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(worker, "_turn", raise_os_error)
+            with pytest.raises(OSError, match="too many"):
+                worker.pump(threading.Event())
+        np.testing.assert_array_equal(handle.result(60), x)
+
+
+def raise_os_error(limit: float) -> bool:
+    raise OSError("too many open files")
 
 
 def test_a_handler_of_signals_may_close_the_worker_whose_turn_it_interrupts(switch: UdpSwitch) -> None:
