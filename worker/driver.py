@@ -126,9 +126,10 @@ class Driver:
 
     def _turn(self, limit: float) -> bool:
         """Carry on in C for up to SLICE, if nothing is out of the ordinary; say whether that was all."""
+        self.changed.let_in()
         self._close_retired()
         engine, native, now = self.engine, self.transport.native, time.monotonic()
-        if native is None or not self.changed.free:
+        if native is None:
             return False
         turn = engine.usual()
         if turn is None:

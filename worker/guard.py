@@ -17,7 +17,7 @@ from .turn import Turn
 T = TypeVar("T")
 
 GIVE_BACK = 1.0
-"""Seconds after which a turn in C is asked for the engine again; it comes back at once."""
+"""Seconds after which a wait for a turn in C, or for who asked it to end, is begun again: none lasts."""
 
 
 class Guard(threading.Condition):
@@ -25,8 +25,8 @@ class Guard(threading.Condition):
 
     The driver lends the engine to a turn in C, which runs for up to a slice of time without Python's lock and
     without this one, so that others can enter meanwhile: entering, and coming back from `wait`, asks the turn
-    to end and waits until it has. While anybody is at that, no other turn is `free` to begin, or the driver,
-    always there first, would keep him out. What runs in the driver's own thread meanwhile, as a signal's
+    to end and waits until it has. Before another begins the driver has to `let_in` who is at that, or he,
+    always there first, would keep them out. What runs in the driver's own thread meanwhile, as a signal's
     handler does, finds the turn ended.
     """
 
@@ -49,10 +49,10 @@ class Guard(threading.Condition):
             weakref.finalize(self, os.close, self._wake)
         return self._wake
 
-    @property
-    def free(self) -> bool:
-        """Whether a turn may begin."""
-        return not self._asking
+    def let_in(self) -> None:
+        """Let those in who ask for the engine."""
+        while self._asking:
+            self._await_return()
 
     # An interrupt (KeyboardInterrupt) comes between any two calls, and as a function begins. Even so, what
     # follows leaves the lock as the caller believes it to be. `with` takes `__exit__` before it enters, and
@@ -87,9 +87,17 @@ class Guard(threading.Condition):
             os.eventfd_write(self.wake, 1)
             self._asking += 1
             try:
-                self._returned.wait(GIVE_BACK)
+                self._await_return()
             finally:
                 self._asking -= 1
+                self._returned.notify_all()
+
+    def _await_return(self) -> None:
+        try:
+            self._returned.wait(GIVE_BACK)
+        finally:
+            if not self._owned():
+                self.acquire()
 
     def aside(self, do: Callable[..., T], *args: Any) -> T:
         """Return do(*args), the guard not held meanwhile, and held again at the end."""

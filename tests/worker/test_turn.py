@@ -164,7 +164,6 @@ def test_a_turn_gives_the_engine_back_when_it_is_asked(switch: UdpSwitch) -> Non
         assert begun.wait(10)
         with guard:
             assert turns
-            assert guard.free
         thread.join(10)
         assert turns == [Why.TIME] or turns == [Why.DUE]
 
@@ -189,9 +188,9 @@ def test_only_one_has_the_engine() -> None:
     def lend() -> None:
         while not ends.is_set():
             with guard:
-                if guard.free:
-                    turn: Any = Lent()
-                    guard.lend(turn, None, time.monotonic() + 0.02)  # type: ignore[arg-type]
+                guard.let_in()
+                turn: Any = Lent()
+                guard.lend(turn, None, time.monotonic() + 0.02)  # type: ignore[arg-type]
 
     def enter(i: int) -> None:
         nonlocal inside
