@@ -401,7 +401,6 @@ void sw_process(sw *s, const sw_packet *in, size_t n, const sw_sink *sink) {
     sw_lock(s);
     s->now_us = sw_now_us(s); /* one time for the batch: reading the clock costs a tenth of a packet */
     for (size_t i = 0; i < n; i++) {
-        if (i + 1 < n) sw_prefetch(in[i + 1].data, in[i + 1].len);
         if (in[i].len > SW_MAX_PACKET) {
             s->stats.too_long++;
             continue;

@@ -227,12 +227,6 @@ struct sw {
     sw_stats stats;
 };
 
-/* Fetches bytes before they are asked for, by cache lines; not those beyond the first SW_AHEAD. */
-#define SW_AHEAD 2048u
-static inline SW_UNUSED void sw_prefetch(const uint8_t *p, uint32_t len) {
-    for (uint32_t at = 0; at < len && at < SW_AHEAD; at += 64) __builtin_prefetch(p + at);
-}
-
 uint64_t sw_now_us(const sw *s);
 void sw_logf(sw *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sw_digest_push(sw *s, uint32_t list, const uint64_t *value, uint32_t words);
