@@ -157,7 +157,7 @@ class Engine(Epoch):
                 return parts[0] if len(parts) == 1 else self._joined(parts)
         if now >= self._recovery.next_check:
             parts.append(self._recovery.due(now, self._fetching))
-            self.stats.retransmissions += len(parts[0])
+            self.stats.retransmissions += len(parts[-1])
         if count := self._sendable():
             count = min(count, BURST)
             late = self._ready[:count]

@@ -377,9 +377,10 @@ static int send_all(struct turn *t, struct socket *s)
     return 1;
 }
 
-static void pause_until(const struct socket *s, short events, double until, double now)
+static void pause_until(const struct socket *s, short events, double until)
 {
-    double left = MAX(0.0, until - now);
+    double left = until - clock_now();
+    left = MAX(0.0, left);
     struct timespec limit = {(time_t)left, (long)(1e9 * (left - floor(left)))};
     struct pollfd waits[2] = {{.fd = s->wake, .events = POLLIN}, {.fd = s->fd, .events = events}};
     ppoll(waits, events ? 2 : 1, &limit, NULL);
@@ -402,12 +403,12 @@ int turn(struct turn *t, struct socket *s, double until)
         double wake = MIN(until, MIN(f->stall_at, t->recovery->next_check));
         double lull = LULL * (isnan(t->timer->quickest) ? 0.0 : t->timer->quickest);
         if (lull >= LEAST_LULL && 2 * (double)f->in_flight >= t->recovery->window && !sendable(t))
-            pause_until(s, 0, MIN(wake, now + lull), now);
+            pause_until(s, 0, MIN(wake, now + lull));
         int count = recvmmsg(s->fd, s->in, (unsigned)MIN(s->messages, AT_ONCE), MSG_DONTWAIT, NULL);
         if (count < 0 && errno == EAGAIN) {
             if (sendable(t))
                 continue;
-            pause_until(s, POLLIN, wake, now);
+            pause_until(s, POLLIN, wake);
             count = recvmmsg(s->fd, s->in, (unsigned)MIN(s->messages, AT_ONCE), MSG_DONTWAIT, NULL);
         }
         if (count < 0 && errno != EAGAIN)

@@ -335,6 +335,18 @@ def test_what_the_kernel_does_not_take_is_sent_by_python(switch: UdpSwitch, monk
         assert worker.stats.packets_sent - worker.stats.retransmissions == 21
 
 
+def test_what_the_kernel_did_not_take_is_no_retransmission() -> None:
+    [worker] = Job(1).workers
+    engine = worker.engine
+    begin(engine, np.zeros(64 * 20, np.int32))
+    first = engine.poll(0.0)
+    assert len(first) == 2
+    engine._left_over = [first]
+    packets = engine.poll(engine.wake_at(1.0) + 1.0)
+    assert packets["chunk"].tolist() == [0, 1, 0], "what was left over, and a probe"
+    assert engine.stats.retransmissions == 1
+
+
 def test_a_stalled_turn_ends(switch: UdpSwitch) -> None:
     sockets = join(switch, 2)
     with sockets[0] as worker, sockets[1], pytest.raises(StalledError):
