@@ -54,9 +54,7 @@ class Job:
         self.pool = ThreadPoolExecutor(2 * n + 2)
         self.workers: list[Worker] = []
         wraps = wraps or {}
-        joining = [
-            self.pool.submit(enlist, self.office, r, wrap=wraps.get(r, wrap)) for r in range(n)
-        ]
+        joining = [self.pool.submit(enlist, self.office, r, wrap=wraps.get(r, wrap)) for r in range(n)]
         self.workers = [future.result(LIMIT) for future in joining]
 
     def call(self, rank: int, array: Any = ONES, **options: Any) -> Future[Any]:
