@@ -35,7 +35,7 @@ class Call:
 
     Raises UnsupportedError for what no rank could pass.
     `sources` are the inputs as flat contiguous arrays, `targets` the outputs (`outs`): both are the caller's
-    own memory where that is contiguous.
+    own memory where that is contiguous and aligned.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class Call:
             np.empty(array.shape, array.dtype) if out is None else _checked_out(out, array)
             for array, out in zip(given, outs, strict=True)
         ]
-        self.sources = [np.ascontiguousarray(array).reshape(-1) for array in given]
+        self.sources = [(array if _is_plain(array) else array.copy()).reshape(-1) for array in given]
         self.targets = [
-            out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype) for out in self.outs
+            out.reshape(-1) if _is_plain(out) else np.empty(out.size, out.dtype) for out in self.outs
         ]
-        _refuse_overlaps(self.sources, self.targets)
+        refuse_overlaps(self.sources, self.targets)
         self.size = sum(source.size for source in self.sources)
 
     def finish(self) -> None:
         """Fill the outputs, once `targets` are complete."""
         for out, target in zip(self.outs, self.targets, strict=True):
-            if not out.flags.c_contiguous:
+            if not _is_plain(out):
                 out[...] = target.reshape(out.shape)
 
     def header(self, number: int) -> NDArray[np.int32]:
@@ -76,6 +76,12 @@ class Call:
         digest = shape_digest(*self._shapes)
         words = struct.pack("=4I", self._code, self.size & 0xFFFFFFFF, number & 0xFFFFFFFF, digest)
         return np.frombuffer(bytearray(words), np.int32)
+
+
+def _is_plain(array: NDArray[Any]) -> bool:
+    """Whether C may use it where it lies."""
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
 
 
 def of_one_dtype(arrays: Sequence[ArrayLike]) -> list[slice]:
@@ -100,7 +106,7 @@ def outputs(out: Sequence[NDArray[Any] | None] | None, count: int) -> list[NDArr
     return outs
 
 
-def _refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:
+def refuse_overlaps(sources: list[NDArray[Any]], targets: list[NDArray[Any]]) -> None:
     """Nothing may lie where an output is written, except the whole of its own input."""
     if len(sources) == 1 and not np.may_share_memory(sources[0], targets[0]):
         return

@@ -139,7 +139,7 @@ class UdpTransport:
         self._poll_in, self._poll_out = select.poll(), select.poll()
         self._poll_in.register(sock, select.POLLIN)
         self._poll_out.register(sock, select.POLLOUT)
-        while len(self.receive(0)):
+        while self._receive_now():
             pass  # what came before connect() may be anybody's; no result is due yet
 
     def _set_buffer(self, forced: int, ordinary: int) -> None:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, overload
 
 from numpy.typing import ArrayLike, NDArray
 
 from wire.membership import Membership
 
-from .calls import Call, of_one_dtype, outputs
+from .calls import Call, of_one_dtype, outputs, refuse_overlaps
 from .driver import LINGER, Driver, Membered
 from .engine import Engine
 from .errors import NotInJobError, ResumeError, WorkerError
@@ -224,6 +225,9 @@ class Worker(Driver):
                     raise JobDrainingError(session.job, self.drained)
                 before, now = engine.stats.copy(), time.monotonic()
                 calls = [Call(arrays[run], op, outs[run], cast) for run in runs]
+                if len(calls) > 1:
+                    sources, targets = zip(*((call.sources, call.targets) for call in calls), strict=True)
+                    refuse_overlaps([*chain(*sources)], [*chain(*targets)])
                 try:
                     operations = [engine.begin(call, now, timeout=timeout) for call in calls]
                     return Handle(operations, alone, self._drive, engine.stats, before, progress)

@@ -245,6 +245,7 @@ def test_a_list_is_refused_before_anything_is_begun() -> None:
         ([base[:50], base[50:]], [base[50:], base[:50]], "overlaps"),
         ([base, base], [base, None], "overlaps"),
         ([base.copy(), base], [base, base[:100]], "overlaps"),
+        ([base, base.view(np.float32)], [base, base.view(np.float32)], "overlaps"),
         ([[1, 2], ["a"]], None, "int64"),
     ):
         with pytest.raises(UnsupportedError, match=says):

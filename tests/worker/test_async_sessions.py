@@ -3,14 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 import pytest
 
-from tests.worker.test_sessions import LIMIT, MakeJob, make_job
+from tests.worker.loopback import Loopback
+from tests.worker.test_sessions import LIMIT, MakeJob
+from tests.worker.test_sessions import make_job as make_any_job
 from worker import JobDrainingError, WorkerLostError
 
-__all__ = ["make_job"]
+__all__ = ["make_any_job"]
 ARRAYS = [np.arange(64 * 9 * i, dtype=np.int32) for i in range(1, 5)]
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    thread = Loopback()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture(params=["in Python", "in C"])
+def make_job(request: pytest.FixtureRequest, loopback: Loopback, make_any_job: MakeJob) -> MakeJob:
+    """A turn in C needs a socket."""
+    return partial(make_any_job, wrap=loopback) if request.param == "in C" else make_any_job
 
 
 def test_the_background_carries_on_what_nobody_waits_for(make_job: MakeJob) -> None:

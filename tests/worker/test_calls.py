@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from tests.worker.jobs import Job, begin, memberships
 from wire.packet import Packets
 from worker import MismatchError, NonFiniteError, UnsupportedError, Worker
+from worker.calls import Call
 from worker.kernels import Kernels
 
 ELEMENTS = 64
@@ -116,6 +118,25 @@ def test_out(kernels: Kernels, dtype: Any, shape: Any) -> None:
     for result in (*outs, *in_place, *(s[..., 1] for s in strided)):
         assert result.tobytes() == expected.tobytes()
     assert all((s[..., 0] == 9).all() for s in strided)
+
+
+def unaligned(array: NDArray[Any]) -> NDArray[Any]:
+    raw = bytearray(array.nbytes + 1)
+    copy = np.frombuffer(raw, np.uint8)[1:].view(array.dtype)
+    assert not copy.flags.aligned
+    copy[:] = array
+    return copy
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16"])
+def test_unaligned_arrays(kernels: Kernels, dtype: str) -> None:
+    """C never sees them: there they are not defined."""
+    array = unaligned(np.arange(100).astype(dtype))
+    call = Call([array], "sum", [array], False)
+    assert all(of.flags.aligned for of in call.sources + call.targets)
+    result = outputs(Job(1, kernels=kernels).all_reduce(array, outs=[array]))[0]
+    assert result is array
+    assert result.tolist() == pytest.approx(list(range(100)), abs=0.01)
 
 
 def test_in_place_where_the_array_is_not_contiguous(kernels: Kernels) -> None:

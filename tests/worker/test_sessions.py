@@ -18,7 +18,7 @@ import pytest
 
 from switch.device import SwitchDevice
 from tests.worker.jobs import Job as Plain
-from tests.worker.office import JOB, Office, enlist
+from tests.worker.office import JOB, Office, enlist, same
 from wire.control import WITHDRAWN, RefusedError, UnreachableControllerError
 from worker import (
     BarrierTimeoutError,
@@ -40,20 +40,21 @@ from worker.session_errors import Lost
 LIMIT = 60.0
 """Seconds after which a test has hung."""
 ONES = np.ones(1000, np.int32)
+Wrap = Callable[[Any], Any]
 
 
 class Job:
     """An office and its workers; `close` ends all of them."""
 
-    def __init__(self, device: SwitchDevice, n: int, wraps: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, device: SwitchDevice, n: int, wraps: Any = None, wrap: Wrap = same, **kwargs: Any
+    ) -> None:
         self.office = Office(device, n, **kwargs)
+        self._wrap = wrap
         self.pool = ThreadPoolExecutor(2 * n + 2)
         self.workers: list[Worker] = []
         wraps = wraps or {}
-        joining = [
-            self.pool.submit(enlist, self.office, r, **({"wrap": wraps[r]} if r in wraps else {}))
-            for r in range(n)
-        ]
+        joining = [self.pool.submit(enlist, self.office, r, wrap=wraps.get(r, wrap)) for r in range(n)]
         self.workers = [future.result(LIMIT) for future in joining]
 
     def call(self, rank: int, array: Any = ONES, **options: Any) -> Future[Any]:
@@ -76,7 +77,7 @@ class Job:
         self.workers[rank].close()
 
     def restart(self, rank: int) -> None:
-        self.workers[rank] = enlist(self.office, rank)
+        self.workers[rank] = enlist(self.office, rank, wrap=self._wrap)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the office or a worker to come to a state."""

@@ -92,7 +92,7 @@ def test_c_does_what_python_does_over_changes_of_epoch(
 ) -> None:
     monkeypatch.setattr(world, "Engine", Twins)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=12, deadline=None)
     @given(case=cases())
     def check(case: dict[str, Any]) -> None:
         run(device, case, NumpyKernels())
