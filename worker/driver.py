@@ -137,6 +137,8 @@ class Driver:
         native.wake = self.changed.wake
         why = self.changed.lend(turn, native, min(limit, now + SLICE))
         engine.go_on(why)
+        if why & Why.COMPLETE and self._waiting > 1:
+            self.changed.notify_all()
         return why == Why.TIME or (why == Why.COMPLETE and engine.failure is None)
 
     def _poll(self, limit: float) -> tuple[Engine, Transport, Packets, float] | None:
@@ -167,7 +169,10 @@ class Driver:
             if len(results):
                 with self.changed:
                     if transport is self.transport:
+                        ended = engine.stats.all_reduces
                         engine.on_results(results, time.monotonic())
+                        if engine.stats.all_reduces > ended and self._waiting > 1:
+                            self.changed.notify_all()
         if engine.failure is not None:
             self._quit(engine, engine.failure)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.worker.jobs import Job, begin
 from tests.worker.test_udp import UdpSwitch, join
-from worker import NotInJobError, StalledError
+from worker import NotInJobError, StalledError, driver
 from worker.engine import Engine
 from worker.guard import Guard
 from worker.kernels import NumpyKernels
@@ -298,6 +298,30 @@ def test_a_handler_of_signals_may_close_the_worker_whose_turn_it_interrupts(swit
             worker.all_reduce(np.zeros(10, np.int32))
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_who_waits_for_another_handle_is_told(switch: UdpSwitch, monkeypatch: Any) -> None:
+    """Not only when his own wait ends, which is an hour here."""
+    monkeypatch.setattr(driver, "SLICE", 3600.0)
+    worker, peer = join(switch, 2)
+    x = np.arange(64, dtype=np.int32)
+    first, second = worker.all_reduce_async(x), worker.all_reduce_async(x)
+    drives = threading.Thread(target=second.wait)
+    drives.start()
+    while not worker._driving:
+        time.sleep(0.001)
+    waits = threading.Thread(target=first.wait)
+    waits.start()
+    while worker._waiting < 2:
+        time.sleep(0.001)
+    peer.all_reduce(x)
+    waits.join(60)
+    assert not waits.is_alive()
+    assert not second.done
+    peer.all_reduce(x)
+    drives.join(60)
+    for one in (worker, peer):
+        one.close()
 
 
 def test_who_looks_in_without_waiting_gets_on(switch: UdpSwitch) -> None:
