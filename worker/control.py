@@ -142,7 +142,7 @@ class HttpControl:
             with self._connect(RESTART_SECONDS) as patient:
                 described: dict[str, Any] = patient.call("GET", at("jobs", self.job))
         except RefusedError as error:
-            raise refusal(error, self.job, self.rank) from error
+            raise refusal(error, self.job, self.rank) from None
         return described
 
     def open(self, udp_port: int) -> None:

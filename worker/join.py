@@ -101,11 +101,11 @@ def join(
         control.close()
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL:
-            raise WrongHostError(job, rank, control.host(rank), control.ip, str(cause.strerror)) from error
+            raise WrongHostError(job, rank, control.host(rank), control.ip, str(cause.strerror)) from None
         raise
     except RefusedError as error:
         control.close()
-        raise refusal(error, job, rank) from error
+        raise refusal(error, job, rank) from None
     except BaseException:
         control.close()
         raise

@@ -162,7 +162,7 @@ class Session:
             if error.kind == BIND_AGAIN:
                 self._udp_port = self._link.bind()
             elif error.status < 500:
-                raise ending(self.job, str(error), error.kind) from error
+                raise ending(self.job, str(error), error.kind) from None
             self._unheard(error)
             return
         except UnreachableControllerError as error:
@@ -335,7 +335,7 @@ class Session:
             self._closing.wait(min(wait, RETRY_PAUSE))
         except RefusedError as error:
             if error.status < 500:
-                raise ending(self.job, str(error), error.kind) from error
+                raise ending(self.job, str(error), error.kind) from None
             self._closing.wait(min(wait, RETRY_PAUSE))
         if time.monotonic() >= limit:
             raise BarrierTimeoutError(

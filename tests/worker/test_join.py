@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,9 @@ def test_what_refuses_a_join(
     api: Api, tmp_path: Path, answer: Answer, rank: int, error: Any, text: str
 ) -> None:
     api.job = answer
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match=text) as caught:
         join("demo", rank, address=tmp_path / "controller.sock")
+    assert "\nTraceback" not in "".join(traceback.format_exception(caught.value)), "one error says it all"
 
 
 def test_a_call_that_times_out_asks_who_is_missing(api: Api, tmp_path: Path) -> None:
