@@ -41,7 +41,7 @@ UNFAIR = 1.5
 BUSY = 0.8
 """Share of a link's rate from which it counts as what limits."""
 SOME = 0.25
-"""Share of a chunk's life that may limit where the switch is busy."""
+"""Share of a chunk's life that may limit where the switch is busy, or where packets queue on the way."""
 QUEUED = 2.0
 """Times the quickest way, from which packets must have queued."""
 
@@ -177,7 +177,7 @@ def _limit(
         what, why = "stragglers", "its members wait for the last of them"
     elif busy >= OFTEN and switch >= SOME:
         what, why = "switch", f"it had chunks to give results of in {busy:.0%} of the time"
-    elif queued >= QUEUED and life.own:
+    elif queued >= QUEUED and way >= SOME and life.own:
         what, why = "link", f"packets queue on the way: {queued:.1f} times the quickest (5th percentile)"
     elif life.full >= OFTEN and life.most > 1:
         held = "its window W" if life.most >= life.window > 0 else "its congestion window"

@@ -112,6 +112,9 @@ def _table(outcome: Outcome, options: Options) -> object:
     from rich.table import Table
 
     ranks = outcome.ranks
+    # A network of its own has no losses but these; one that is up may have its links'.
+    asked = options.net is None or options.loss_percent > 0
+    told = f" ({options.loss_percent:g} % each way)" if asked else ""
     rates = [8 * r["bytes"] / r["seconds"] / 1e6 for r in ranks]
     rows = [
         ("switch target", outcome.target),
@@ -123,7 +126,7 @@ def _table(outcome: Outcome, options: Options) -> object:
         ),
         ("packets sent, received", f"{sum(r['sent'] for r in ranks)}, {sum(r['received'] for r in ranks)}"),
         ("retransmissions", str(sum(r["retransmissions"] for r in ranks))),
-        ("dropped by the fault table", f"{outcome.lost} ({options.loss_percent:g} % each way)"),
+        ("dropped by the fault table", f"{outcome.lost}{told}"),
         ("goodput a worker", f"{sum(rates) / len(rates):.1f} Mbit/s of gradients while reducing"),
     ]
     for name, packets in outcome.verdicts.items():

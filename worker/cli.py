@@ -164,7 +164,7 @@ def rows(options: Options, outcome: Outcome) -> list[tuple[str, str]]:
         (
             "packets in flight",
             f"mean {stats.window_mean:.1f} of {outcome.window} slots; "
-            f"the window held packets back {100 * stats.window_limited:.0f} % of the time",
+            f"slots or congestion window held packets back {100 * stats.window_limited:.0f} % of the time",
         ),
     ]
     if options.output is not None:

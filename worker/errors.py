@@ -123,7 +123,7 @@ class StalledError(WorkerError, TimeoutError):
             f"no result for {self.seconds:g} s from switch {self.switch}: {self.missing} chunk(s) sent and "
             f"unanswered, the first is chunk {self.first}, of {self.total} in this all-reduce; "
             f"{self.retransmissions} retransmissions{paused}. {self._found()}Check that every rank of the "
-            "job calls all_reduce and reaches the switch, then rejoin the job."
+            "job calls all_reduce and reaches the switch, then call again."
         )
 
     def _found(self) -> str:

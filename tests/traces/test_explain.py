@@ -151,6 +151,17 @@ def test_a_link_with_a_queue() -> None:
     assert limit(run.explained())["by"] == "link"
 
 
+def test_a_way_that_is_nearly_nothing_has_no_queue() -> None:
+    run = Made(window=64)
+    for chunk in range(200):  # each member in turn is 3 ms late, the way is a tenth of that
+        sent = [0.1 * chunk + 3.0 * (rank == chunk % N) for rank in range(N)]
+        run.chunk(chunk, sent, way=0.3 if chunk % 5 else 0.01)
+    numbers = limit(run.explained())
+    assert numbers["queued"] >= 2
+    assert numbers["way_share"] < 0.25
+    assert numbers["by"] != "link"
+
+
 def test_a_shaped_link() -> None:
     """What waits in a shaper is not seen: the rate that memberships tell of is."""
     run = Made(window=4)

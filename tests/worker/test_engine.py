@@ -269,6 +269,7 @@ def test_stalled_says_what_is_missing():
     late = job.workers[0]
     [error] = reduce_together(job.fabric, [late], [np.zeros(64 * 20, np.int32)])
     assert isinstance(error, StalledError)
+    assert str(error).endswith("then call again.")
     assert (error.first, error.missing, error.total) == (100, 4, 21)
     assert error.retransmissions == late.stats.retransmissions > 10
     for part in ("30 s", "10.0.0.254:48643", "chunk 100", "4 chunk(s)", "21"):
