@@ -7,7 +7,7 @@ BURST = 126
 """Most packets sent at once: enough to make fixed costs small, little enough to stay in a cache; two messages
 of UDP_SEGMENT."""
 SHARE = 4
-"""While half the window is under way, less than the window by this waits until more can be sent with it."""
+"""While half the window is under way, a burst of less than the window divided by this waits for more."""
 STEP = 1e-8
 """Seconds between packets of one burst, for the record: which of them was sent first."""
 LULL = 0.5
