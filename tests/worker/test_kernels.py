@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.worker.jobs import memberships
 from wire.packet import payload_dtype
+from worker.calls import DTYPES
 from worker.kernels import Kernels, NumpyKernels, Stream, Tensors
 from worker.native import NativeKernels, best_kernels
 from worker.quantize import chunk_exponents
@@ -48,7 +49,7 @@ def stream(tensors: Tensors, is_float: bool, headers: int, ahead: int, workers: 
     return Stream(
         elements=tensors.elements,
         chunks=tensors.end,
-        is_float=is_float,
+        dtype=DTYPES["float32" if is_float else "int32"],
         headers=headers,
         ahead=ahead,
         kind=0x1B,
