@@ -268,9 +268,7 @@ class _Reader:
             except (zlib.error, gzip.BadGzipFile) as error:
                 bad = f"its gzip stream is damaged ({error})"
             if self._told is not None:
-                at = os.lseek(
-                    file.fileno(), 0, os.SEEK_CUR
-                )  # also where it is gzipped
+                at = os.lseek(file.fileno(), 0, os.SEEK_CUR)  # also where it is gzipped
                 self._told(at - self._at)
                 self._at = at
             if got:
