@@ -30,12 +30,14 @@ class Sum(ctypes.Structure):
 
 
 class Cut(ctypes.Structure):
-    _fields_ = [("frame", ctypes.c_void_p), ("head", ctypes.c_uint8 * SLACK)] + [
-        (name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")
-    ] + [
-        *(("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8)),
-        *(("l3_sum", ctypes.c_uint16), ("l4_sum", ctypes.c_uint16), ("sum", Sum)),
-    ]  # fmt: skip
+    _fields_ = [
+        ("frame", ctypes.c_void_p),
+        ("head", ctypes.c_uint8 * SLACK),
+        *((name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")),
+        *((name, ctypes.c_uint8) for name in ("v6", "tcp")),
+        *((name, ctypes.c_uint16) for name in ("l3_sum", "l4_sum")),
+        ("sum", Sum),
+    ]
 
 
 class Run(ctypes.Structure):
