@@ -72,6 +72,24 @@ def test_python_runs_and_prints_what_the_page_shows(page: Path) -> None:
     assert done.stdout == shown
 
 
+def test_the_switchs_test_file_passes_as_the_page_shows(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "switch.md").read_text()
+    (text,) = re.findall(r"```stf\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"```trace\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "l2.stf").write_text(text)
+    command = [sys.executable, "-c", "from controller.cli import main; main()", "switch", "stf", "--trace"]
+    done = subprocess.run(
+        [*command, str(ROOT / "bench/programs/l2.json"), "l2.stf"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown
+
+
 def test_the_change_that_the_page_proposes_fails_the_tests_it_names(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "one-chunk.md").read_text()
     (diff,) = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
