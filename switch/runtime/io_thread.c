@@ -180,13 +180,12 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     count(&p->rx_bytes, (uint64_t)segments * first.len);
     if (p->in.file)
         capture_write(p, &p->in, first.data, first.len, &o->listener);
-    while (cut->index < segments) {
+    while (p->in.file && cut->index < segments) {
         uint32_t len;
-        if (p->in.file)
-            capture_write(p, &p->in, super_cut_next(cut, &len), len, &o->listener);
-        else
-            super_cut_skip(cut, segments);
+        const uint8_t *segment = super_cut_next(cut, &len);
+        capture_write(p, &p->in, segment, len, &o->listener);
     }
+    super_cut_skip(cut, segments);
 }
 
 typedef struct cutting {
