@@ -205,12 +205,13 @@ class Parsers:
         if kind.fields:
             b.line("const uint8_t *q = k->data + k->pos;")
             b.line("(void)q;")
-            load_fields(b, self.layout, kind, own, "q")
+            if ref is not None and ref.header is not None and self.known.has(ref.header):
+                self.known.extract(b, ref.header, "q")
+            else:
+                load_fields(b, self.layout, kind, own, "q")
         if ref is not None:
             if not ref.metadata:
                 mark_valid(x, b, ref)
-            if ref.header is not None:
-                self.known.extracted(b, ref.header, size)
         else:
             if op.union_stack is not None:
                 for i, m in enumerate(self.layout.union_members[op.union_stack.type]):

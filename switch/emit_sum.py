@@ -9,6 +9,7 @@ be known when the program is compiled.
 from __future__ import annotations
 
 from switch import ir
+from switch.emit_bytes import LONGEST_SUM
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout
 from switch.emit_expr import Expressions, literal
 from switch.emit_known import Known
@@ -16,8 +17,6 @@ from switch.emit_known import Known
 # Fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by
 # one would have to wait for them.
 RUN = 16
-# and in loops of at most so many: sw_sum_run32 adds in 32 bits
-LONGEST_RUN = 65536
 
 
 class _Unknown(Exception):  # noqa: N818 (ends the attempt, tells nobody)
@@ -104,7 +103,7 @@ class Sums:
                 i += 1
                 continue
             n = self._run(kind, indexes, i)
-            if RUN <= n <= LONGEST_RUN and f.width in (16, 32):
+            if RUN <= n <= LONGEST_SUM and f.width in (16, 32):
                 shift = self._pass(f.width)
                 call = f"sw_sum_run{f.width}(&{own}, {self._offset(kind, indexes[i])}, {n})"
                 b.line(f"sum += {_shifted(call, shift)};")
