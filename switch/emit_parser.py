@@ -80,7 +80,8 @@ class Parsers:
         for k in checks:
             self._verify(b, k, self.program.checksums.index(k))
         return (
-            f"static void p4_parse(sw *s, sw_pkt *k, phv *h) {{\n    (void)s;\n    (void)h;\n{b.text()}}}\n"
+            "static void p4_parse(sw *s, sw_pkt *k, phv *h) {\n    (void)s;\n    (void)h;\n"
+            f"{self.actions.local.variables('parser')}{b.text()}}}\n"
         )
 
     def _state(self, x: Expressions, b: Block, state: ir.State, labels: dict[str, str]) -> None:
@@ -242,7 +243,7 @@ class Parsers:
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
             self._differs(b, k, " && ".join(conditions))
-            call = f"{self.actions.calculations[k.calculation.name]}(s, k, h)"
+            call = self.actions.calculation(k.calculation)
             wrong = f"{call} != {x.exact(b, k.target).code}"
             if self.trace.on:
                 with b.nest(f"if ({' && '.join(conditions)})"):
@@ -272,7 +273,7 @@ class Parsers:
                     self._differs(b, k, f"{x.validity(b, k.target.header)} && {cond}")
                     with b.nest(f"if ({cond})"):
                         t = b.temp()
-                        b.line(f"uint64_t {t} = {self.actions.calculations[k.calculation.name]}(s, k, h);")
+                        b.line(f"uint64_t {t} = {self.actions.calculation(k.calculation)};")
                         x.store_val(b, x.field(b, k.target), k.target.field.width, Val(t, 64, 64))
                         self.known.change(b, k.target.header.header)
         c = self.actions.context()
