@@ -312,7 +312,8 @@ def test_batches_and_packets_agree() -> None:
 def test_batches_that_do_not_fit() -> None:
     with SwitchDevice.load(simple([("a", 8)], [to_port(1)]).json) as d:
         with pytest.raises(ValueError, match="length of 9"):
-            d.process_batch(np.zeros(1, np.uint16), np.full(1, 9, np.uint32), np.zeros((1, 8), np.uint8))
+            d.process_batch(np.zeros(2, np.uint16), np.array([8, 9], np.uint32), np.zeros((2, 8), np.uint8))
+        assert d.stats().received == 0
         with pytest.raises(ValueError, match="expected n ports"):
             d.process_batch(np.zeros(2, np.uint16), np.full(1, 8, np.uint32), np.zeros((1, 8), np.uint8))
         ports, lengths, data = d.process_batch(
