@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from switch import ir
 from switch.alike import DIFFERS, Alike
-from switch.emit_code import Block, Layout, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
 from switch.emit_known import Known
 from switch.emit_locals import Locals
@@ -158,7 +158,7 @@ class Actions:
         unused = "(void)s; (void)k; (void)h; (void)args;"
         return (
             f"{head}{self.local.head(action)} void {name}"
-            f"(sw *s, sw_pkt *k, phv *h, const uint64_t *args{self.local.parameter(action)}) {{\n"
+            f"({PARAMETERS}, const uint64_t *args{self.local.parameter(action)}) {{\n"
             f"    {unused}\n{b.text() if b.lines else ''}}}\n"
         )
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from switch import ir
-from switch.emit_code import PAYLOAD_BYTES, Block, Layout, c_comment
+from switch.emit_code import PARAMETERS, PAYLOAD_BYTES, Block, Layout, c_comment
 from switch.emit_expr import Expressions
 from switch.emit_known import Known
 from switch.emit_locals import Locals
@@ -33,7 +33,7 @@ class Calculations:
         if b is None:
             b = self._laid_out(c, x, hashed)
         head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"
-        signature = f"{self.local.head(c)} uint64_t {name}(sw *s, sw_pkt *k, phv *h{self.local.parameter(c)})"
+        signature = f"{self.local.head(c)} uint64_t {name}({PARAMETERS}{self.local.parameter(c)})"
         return f"{head}{signature} {{\n{b.text()}}}\n"
 
     def _laid_out(self, c: ir.Calculation, x: Expressions, hashed: str) -> Block:

@@ -41,6 +41,8 @@ def c_string(text: str) -> str:
     return f'"{out}"'
 
 
+PARAMETERS = "sw *restrict s, sw_pkt *restrict k, phv *restrict h"
+"""Of every function that works on a packet: a store to a field changes nothing that the others hold."""
 PAYLOAD_BYTES = "(k->len - k->pos < k->truncate ? k->len - k->pos : k->truncate)"
 """Bytes of the payload that checksums see: as many as truncate() leaves, as in bmv2's get_data_size()."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from switch import ir
 from switch.alike import DIFFERS, Alike
-from switch.emit_code import Block, Layout, Namer, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, Namer, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
 from switch.emit_locals import Locals
@@ -75,7 +75,7 @@ class Controls:
                     self._goto(b, labels, node.next, following)
         text = b.text() if b.lines else ""
         unused = "    (void)s;\n    (void)k;\n    (void)h;\n" + self.local.variables(p.name)
-        return f"static void p4_{p.name}(sw *s, sw_pkt *k, phv *h) {{\n{unused}{text}}}\n"
+        return f"static void p4_{p.name}({PARAMETERS}) {{\n{unused}{text}}}\n"
 
     @staticmethod
     def _after(node: ir.Table | ir.Branch | ir.Invoke) -> list[str | None]:

@@ -7,7 +7,7 @@ from switch import ir
 from switch.alike import DIFFERS, Alike
 from switch.emit_action import Actions
 from switch.emit_bytes import load_fields, store_fields
-from switch.emit_code import Block, Layout, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
 from switch.emit_trace import Trace
@@ -80,7 +80,7 @@ class Parsers:
         for k in checks:
             self._verify(b, k, self.program.checksums.index(k))
         return (
-            "static void p4_parse(sw *s, sw_pkt *k, phv *h) {\n    (void)s;\n    (void)h;\n"
+            f"static void p4_parse({PARAMETERS}) {{\n    (void)s;\n    (void)h;\n"
             f"{self.actions.local.variables('parser')}{b.text()}}}\n"
         )
 
@@ -298,7 +298,7 @@ class Parsers:
                 b.line(f"q += {header_bytes(own, header.type)};")
         b.line("return (uint32_t)(q - out);")
         return (
-            "static uint32_t p4_deparse(sw *s, sw_pkt *k, phv *h, uint8_t *out) {\n"
+            f"static uint32_t p4_deparse({PARAMETERS}, uint8_t *restrict out) {{\n"
             f"    (void)s;\n    (void)k;\n    (void)h;\n{b.text()}}}\n"
         )
 
