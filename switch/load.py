@@ -17,6 +17,8 @@ from switch.shape import check_shape
 
 MAX_WIDTH = 4096
 MAX_ARRAY = 1 << 28
+ON_HEADERS = ("assign_header", "copy_header", "add_header", "add_header_fast", "remove_header")
+"""Primitives all of whose operands are headers."""
 REQUIRED = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
 
 
@@ -315,7 +317,11 @@ def _element(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Consta
 def load_call(j: Any, names: Names, params: tuple[ir.Param, ...]) -> ir.Call:
     """One primitive."""
     source = source_of(j)
-    args = tuple(names.operand(p, params, source) for p in j.get("parameters") or ())
+    given = j.get("parameters") or ()
+    if j["op"] in ON_HEADERS:
+        args = tuple(names.header_of(p, source) or names.operand(p, params, source) for p in given)
+    else:
+        args = tuple(names.operand(p, params, source) for p in given)
     return ir.Call(j["op"], args, source)
 
 
