@@ -117,8 +117,8 @@ def _header_type(j: Any) -> ir.HeaderType:
                 )
             fields.append(ir.Field(f[0], limit * 8 - fixed, varbit=True))
             continue
-        if not 0 < width <= MAX_WIDTH:
-            raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source))
+        if not 0 <= width <= MAX_WIDTH:
+            raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 0..{MAX_WIDTH}", str(source))
         fields.append(ir.Field(f[0], width, bool(len(f) > 2 and f[2]), bool(len(f) > 3 and f[3])))
     if sum(f.varbit for f in fields) > 1:
         raise LoadError(f"header type {name!r}", "more than one varbit field", str(source))
@@ -330,7 +330,7 @@ def _action(j: Any, names: Names) -> ir.Action:
     what = f"action {j['name']!r}"
     params = tuple(ir.Param(p["name"], p["bitwidth"]) for p in j.get("runtime_data") or ())
     for p in params:
-        if not 0 < p.width <= MAX_WIDTH:
+        if not 0 <= p.width <= MAX_WIDTH:
             raise LoadError(f"parameter {p.name!r} of {j['name']!r}", f"width {p.width!r}", str(source))
     with within(what):
         body = tuple(load_call(c, names, params) for c in j.get("primitives") or ())

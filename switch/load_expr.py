@@ -184,11 +184,22 @@ class Names:
             raise LoadError(f"element {value[1]!r} of a stack", "only last and next are known", str(source))
         return ir.HeaderRef(stack=stack, index=ir.StackCount(stack, 0) if value[1] == "next" else None)
 
-    def field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
-        """`[header, field]`, aliases resolved; in a parser also `[[stack, "last"], field]`, and of the last
-        union of a stack `[[union stack, member], "$valid$"]` and `[union stack, "member.field"]`."""
-        if isinstance(value, list) and len(value) == 2 and _names(value[0], 2):
-            return self.field_of(self.element(value[0], source), value[1], source)
+    def field(
+        self, value: Any, source: ir.Source, params: tuple[ir.Param, ...] = ()
+    ) -> ir.FieldRef | ir.ValidBit:
+        """`[header, field]`, aliases resolved.
+
+        p4c also writes `[expression, "$valid$"]` for an element at a computed index; in a parser
+        `[[stack, "last"], "$valid$"]`, and of a stack's last union `[[union stack, member], "$valid$"]` and
+        `[union stack, "member.field"]`.
+        """
+        if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
+            if isinstance(value[0], dict):
+                header = self.expression(value[0], params, source)
+            else:
+                header = self.element(value[0], source) if _names(value[0], 2) else None
+            if isinstance(header, ir.HeaderRef):
+                return self.field_of(header, value[1], source)
         if _names(value, 2) and value[0] in self.union_stacks:
             member, _, name = value[1].partition(".")
             return self.field_of(self.element([value[0], member], source), name, source)
@@ -267,7 +278,7 @@ class Names:
         if kind == "expression":
             return self.expression(value, params, source)
         if kind == "field":
-            return self.field(value, source)
+            return self.field(value, source, params)
         if kind == "hexstr":
             return ir.Const(integer(value, "constant", source))
         if kind == "bool":
@@ -282,9 +293,10 @@ class Names:
             return self.stack_field(value, source)
         if kind == "union_stack_field":
             return self.union_stack_field(value, source)
-        if kind == "header":
+        union = isinstance(value, str) and value in self.unions  # so p4c writes `choices[1]`
+        if kind == "header" and not union:
             return self.header(value, source)
-        if kind == "header_union":
+        if kind in ("header", "header_union"):
             return self.union(value, source)
         if kind == "header_stack":
             return self.stack(value, source)
