@@ -127,12 +127,35 @@ def _header_type(j: Any) -> ir.HeaderType:
     return ir.HeaderType(name, tuple(fields))
 
 
+def _instances(root: dict[str, Any], members: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The headers and the header unions. A union in a struct of unions alone p4c writes as one header of
+    the union's type, and refers to its members all the same."""
+    headers = [j for j in root["headers"] if j["header_type"] not in members]
+    unions = list(root.get("header_unions") or ())
+    free = 1 + max((j["id"] for j in (*root["headers"], *unions)), default=0)
+    for j in root["headers"]:
+        if j["header_type"] in members:
+            made = [
+                {"name": f"{j['name']}.{name}", "id": free + i, "header_type": kind}
+                for i, (name, kind) in enumerate(members[j["header_type"]])
+            ]
+            ids = [one["id"] for one in made]
+            unions.append(
+                {"name": j["name"], "id": free, "union_type": j["header_type"], "header_ids": ids}
+            )
+            headers += made
+            free += len(made)
+    return headers, unions
+
+
 def _headers(root: dict[str, Any], names: Names) -> None:
+    members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
+    headers, all_unions = _instances(root, members)
     _unique((j["name"] for j in root["header_types"]), "header type")
-    _unique((j["name"] for j in root["headers"]), "header")
+    _unique((j["name"] for j in headers), "header")
     names.types = {j["name"]: _header_type(j) for j in root["header_types"]}
     by_id: dict[int, ir.Header] = {}
-    for j in root["headers"]:
+    for j in headers:
         if j["header_type"] not in names.types:
             raise LoadError(f"header {j['name']!r}", f"no header type {j['header_type']!r}")
         h = ir.Header(j["id"], j["name"], names.types[j["header_type"]], bool(j.get("metadata")))
@@ -141,8 +164,9 @@ def _headers(root: dict[str, Any], names: Names) -> None:
         if h.id in by_id:
             raise LoadError(f"header {h.name!r}", f"id {h.id} is used twice")
         by_id[h.id] = names.headers[h.name] = h
-    for section in ("header_stacks", "header_union_types", "header_unions", "header_union_stacks"):
+    for section in ("header_stacks", "header_union_types", "header_union_stacks"):
         _unique((j["name"] for j in root.get(section) or ()), section)
+    _unique((j["name"] for j in all_unions), "header union")
     for j in root.get("header_stacks") or ():
         what = f"header stack {j['name']!r}"
         elements = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
@@ -151,9 +175,8 @@ def _headers(root: dict[str, Any], names: Names) -> None:
         if not elements or any(e.type is not stack.type or e.metadata for e in elements):
             raise LoadError(f"header stack {stack.name!r}", "its elements are not headers of its type")
         names.stacks[stack.name] = stack
-    members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
     unions: dict[int, ir.Union] = {}
-    for j in root.get("header_unions") or ():
+    for j in all_unions:
         what = f"header union {j['name']!r}"
         wanted = known(members, j["union_type"], what, "union type")
         parts = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
