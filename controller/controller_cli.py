@@ -39,13 +39,18 @@ def controller(
     import asyncio
 
     from controller.daemon import make_token, serve, wait_built
-    from topologies.record import load_default
+    from controller.logs import BoundedLog
+    from topologies.record import CONTROLLER_LOG, load_default
     from wire.constants import RUN_ROOT
 
     record = wait_built(load_default(net, root or RUN_ROOT))
     address = parse_address("--listen", listen) if listen is not None else None
     token = make_token(record.directory / TOKEN) if address is not None else None
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[BoundedLog(record.directory / CONTROLLER_LOG)],
+    )
     for loud in ("uvicorn.error", "httpx"):
         logging.getLogger(loud).setLevel(logging.WARNING)
     asyncio.run(serve(record, address, token, lease))

@@ -18,6 +18,8 @@ from switch.widths import Bounds
 
 # a run of register accesses at one index shares its bounds check from this many on
 SHARED_RUN = 4
+# bytes of a slot, all lanes, from which on the next packet's is fetched before its time
+LARGE_SLOT = 256
 
 
 def _same_place(x: ir.Expr, y: ir.Expr) -> bool:
@@ -223,6 +225,8 @@ class Actions:
                     f"{kind} *restrict {bases[group]} = ({kind} *)s->groups[{group}] + "
                     f"(size_t){at} * {len(arrays) * words};"
                 )
+                if len(arrays) * element >= LARGE_SLOT:
+                    b.line(f"sw_ahead(s, {group}, {bases[group]}, {len(arrays) * element});")
         return bases
 
 

@@ -21,6 +21,7 @@ from wire.constants import frame_bytes
 from .chunk_life import Life, complete
 from .errors import TraceFileError
 from .files import expand, merged, readable
+from .inside import dropped
 from .lives import FAR, OWN, Collector, Ints, Lives
 from .members import load
 from .verify_columns import NEVER
@@ -239,17 +240,26 @@ def _stragglers(job: int, lives: Lives, life: Life) -> list[Finding]:
     return found
 
 
+_COUNTED = (
+    *("up", "down", "dropped_up", "dropped_down", "lost", "lost_after", "waiting", "spoilt", "retransmitted"),
+)
+
+
 def _losses(job: int, epochs: Sequence[Lives], life: Life) -> list[Finding]:
     """Say where packets were lost, how many, and how long it took to notice."""
     found: dict[str, dict[str, Any]] = {}
     for lives in epochs:
-        again = lives.retransmitted()
+        again, inside = lives.retransmitted(), dropped(lives)
         for s, seat in enumerate(lives.tree.seats):
             numbers = found.setdefault(
                 seat.name,
-                dict.fromkeys(("up", "down", "lost", "lost_after", "waiting", "spoilt", "retransmitted"), 0)
-                | {"both": True, "link": seat.link, "recovery": []},
+                dict.fromkeys(_COUNTED, 0)
+                | {"both": True, "inside": True, "link": seat.link, "recovery": []},
             )
+            numbers["inside"] &= inside is not None
+            if inside is not None:
+                numbers["dropped_up"] += int(inside[s, 0])
+                numbers["dropped_down"] += int(inside[s, 1])
             numbers["both"] &= lives.both(s)
             if lives.both(s):
                 numbers["up"] += int((lives.ups[:, s, OWN] - lives.ups[:, s, FAR]).sum())
@@ -294,6 +304,13 @@ def _loss(job: int, name: str, numbers: dict[str, Any], life: Life) -> Finding:
         told += [f"{numbers['up']} packets were lost on {link} on the way up, {numbers['down']} down"]
     else:
         del numbers["up"], numbers["down"]
+    if not numbers.pop("inside"):
+        del numbers["dropped_up"], numbers["dropped_down"]
+    elif numbers["dropped_up"] or numbers["dropped_down"]:
+        told.append(
+            f"the switch dropped at least {numbers['dropped_up']} of its contributions and "
+            f"{numbers['dropped_down']} results to it (its fault table, or a full queue)"
+        )
     if numbers["spoilt"]:
         told.append(f"{numbers['spoilt']} were spoilt (wrong checksum)")
     told.append(

@@ -11,7 +11,7 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,6 +45,8 @@ PART = 4 << 20
 ROOM = 1 << 16
 """Packets of one table, at most."""
 MAX_SOURCES = 1 << 15
+Told = Callable[[int], None]
+"""Takes the bytes of files that were read since it was called last."""
 
 _MAGICS = {
     b"\xd4\xc3\xb2\xa1": (False, 1000),
@@ -97,13 +99,20 @@ def expand(paths: Sequence[Path]) -> list[Path]:
     return list(once.values())
 
 
-def read(path: Path, *, values: bool = False, format: str = "p4reduce", part: int = PART) -> Iterator[Table]:
+def read(
+    path: Path,
+    *,
+    values: bool = False,
+    format: str = "p4reduce",
+    part: int = PART,
+    told: Told | None = None,
+) -> Iterator[Table]:
     """Yield a file's packets in bounded tables, in the file's order.
 
     With `values` a table keeps the bytes that its values are in. `format` is one of FORMATS; `part` bytes are
     read at once. Raises TraceFileError after all that was readable.
     """
-    return _Reader(path, values, FORMATS[format], best_decoder()).tables(part)
+    return _Reader(path, values, FORMATS[format], best_decoder(), told).tables(part)
 
 
 def stream(
@@ -113,7 +122,9 @@ def stream(
     return _Reader(path, values, FORMATS[format], best_decoder()).live(parts)
 
 
-def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4reduce") -> Iterator[Table]:
+def merged(
+    paths: Sequence[Path], *, values: bool = False, format: str = "p4reduce", told: Told | None = None
+) -> Iterator[Table]:
     """Yield the packets of several files in the order of time; each file's own order is kept.
 
     A file that breaks off ends there, the others go on; then the first one's TraceFileError is raised, which
@@ -122,7 +133,7 @@ def merged(paths: Sequence[Path], *, values: bool = False, format: str = "p4redu
     turns = Turns() if len({path.parent for path in paths}) > 1 else None
     part = max(PART // 16, PART // max(1, len(paths) // 4))
     errors: list[TraceFileError] = []
-    heads = [_Head(read(path, values=values, format=format, part=part), errors) for path in paths]
+    heads = [_Head(read(path, values=values, format=format, part=part, told=told), errors) for path in paths]
     while live := [head for head in heads if head.fill()]:
         horizon = min(int(head.key[-1]) for head in live)
         taken = [head.until(horizon) for head in live]
@@ -182,8 +193,11 @@ class _Head:
 class _Reader:
     """Reads one file. What it knows of the file grows as it goes."""
 
-    def __init__(self, path: Path, values: bool, format_: int, decoder: Decoder) -> None:
+    def __init__(
+        self, path: Path, values: bool, format_: int, decoder: Decoder, told: Told | None = None
+    ) -> None:
         self._path = path
+        self._told, self._at = told, 0
         self._values = values
         self._format = format_
         self._decoder = decoder
@@ -253,6 +267,10 @@ class _Reader:
                 bad = _CUT
             except (zlib.error, gzip.BadGzipFile) as error:
                 bad = f"its gzip stream is damaged ({error})"
+            if self._told is not None:
+                at = os.lseek(file.fileno(), 0, os.SEEK_CUR)  # also where it is gzipped
+                self._told(at - self._at)
+                self._at = at
             if got:
                 yield bytes(got)
             if bad:

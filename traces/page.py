@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from . import show
 from .errors import PlotError, TraceFileError
-from .files import expand, merged
+from .files import Told, expand, merged
 from .members import load
 from .model import Judged, Model, Verdict
 from .names import source
@@ -50,12 +50,19 @@ def check(out: Path) -> None:
         raise PlotError(str(out), f"the page cannot be written: {why}")
 
 
-def write(series: Series, paths: Sequence[Path], out: Path, jobs: Collection[int]) -> int:
+def write(
+    series: Series,
+    paths: Sequence[Path],
+    out: Path,
+    jobs: Collection[int],
+    told: Told | None = None,
+) -> int:
     """Write the page of captures, of these jobs; return of how many chunks it has one.
 
+    `told` is told of the bytes that are read, which are once those of all files.
     Raises OSError, and MembersError.
     """
-    sample = _Sample(paths, jobs)
+    sample = _Sample(paths, jobs, told)
     data = sample.data(series)
     # In a script element nothing may look like its end; U+2028 and U+2029 are escaped by json.
     text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
@@ -66,7 +73,7 @@ def write(series: Series, paths: Sequence[Path], out: Path, jobs: Collection[int
 class _Sample:
     """Packets of at most MOST_PACKETS, all those of every `stride`-th chunk."""
 
-    def __init__(self, paths: Sequence[Path], jobs: Collection[int]) -> None:
+    def __init__(self, paths: Sequence[Path], jobs: Collection[int], told: Told | None) -> None:
         files, epochs = expand(paths), load(paths)
         links = [source(path).link for path in files]
         self.model = Model(epochs, links)
@@ -80,7 +87,7 @@ class _Sample:
         self._kept: list[tuple[int, dict[str, Any]]] = []
         """Each with the number that decides whether it stays: its chunk, or where it is in its file."""
         with contextlib.suppress(TraceFileError):  # series have it: see Series.failure
-            for table in merged(files, values=True):
+            for table in merged(files, values=True, told=told):
                 table = show.ours(table, self.model.switches)
                 own = self._at_own_end(table)
                 for part, model in ((table.take(~own), self.model), (table.take(own), own_ends)):

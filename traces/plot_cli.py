@@ -12,7 +12,7 @@ from . import page, plot
 from .errors import FilterError, PlotError
 from .series import MOST_ROWS, collect
 from .show import numbers
-from .terminal import FilesArgument, until_closed
+from .terminal import FilesArgument, progress, until_closed
 
 
 def trace_plot(
@@ -50,20 +50,22 @@ def trace_plot(
         plot.check(out)
     if html is not None:
         page.check(html)
-    series = collect(files, jobs=job or (), chunks=chunks)
-    if series.failure is not None and not series.packets:
-        raise series.failure  # and what was drawn before stays
     written: list[Path] = []
     try:
-        if out is not None:
-            written += plot.draw(series, out, format_)
-        if html is not None:
-            stride = page.write(series, files, html, {each.job for each in series.jobs} if job else ())
-            written.append(html)
-            if stride > 1:
-                series.notes.append(
-                    f"{html} has one of every {stride} chunks: --job and fewer files show more"
-                )
+        with progress(files) as bar:
+            series = collect(files, jobs=job or (), chunks=chunks, bar=bar)
+            if series.failure is not None and not series.packets:
+                raise series.failure  # and what was drawn before stays
+            if out is not None:
+                written += plot.draw(series, out, format_)
+            if html is not None:
+                chosen = {each.job for each in series.jobs} if job else ()
+                stride = page.write(series, files, html, chosen, bar("packets of the page"))
+                written.append(html)
+                if stride > 1:
+                    series.notes.append(
+                        f"{html} has one of every {stride} chunks: --job and fewer files show more"
+                    )
     except OSError as error:
         raise PlotError(
             str(error.filename or out or html), f"cannot be written: {error.strerror or error}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import FilterError, TraceFileError
-from .files import expand, merged
+from .files import Told, expand, merged
 from .members import Epoch, load
 from .show import job_number
 from .table import Category, Direction, Table, UdpChecksum
@@ -124,16 +124,23 @@ class Series:
     """Of a file that could not be read to its end: what was readable is in here."""
 
 
-def collect(paths: Sequence[Path], *, jobs: Sequence[str] = (), chunks: range | None = None) -> Series:
+def collect(
+    paths: Sequence[Path],
+    *,
+    jobs: Sequence[str] = (),
+    chunks: range | None = None,
+    bar: Callable[[str], Told | None] = lambda title: None,
+) -> Series:
     """Return the series of captures (files or folders), of jobs given by name or number, else of all.
 
+    `bar` is asked for one for each time that all files are read, with a title, and told of the bytes.
     `chunks` are those of the waterfall, else the first ones. Raises FilterError, MembersError, and
     TraceFileError for folders without captures; see `Series.failure` for files that break off.
     """
     files, epochs = expand(paths), load(paths)
     told, guessed = trees(epochs), Findings()
     if not told:
-        told = infer(merged(files), guessed)
+        told = infer(merged(files, told=bar("who is who")), guessed)
     by_name = {epoch.job_name: epoch.job for epoch in epochs}
     chosen = {job_number(by_name, "--job", job) for job in jobs}
     have = sorted({tree.job for tree in told})
@@ -141,7 +148,8 @@ def collect(paths: Sequence[Path], *, jobs: Sequence[str] = (), chunks: range | 
         known = ", ".join(map(str, have)) or "none"
         raise FilterError(f"--job {job}", f"no member of it is in these captures; jobs: {known}")
     told = [tree for tree in told if not chosen or tree.job in chosen]
-    series = _Collector(told, epochs, chunks).collect(merged(files), guessed.notes)
+    tables = merged(files, told=bar("reading"))
+    series = _Collector(told, epochs, chunks).collect(tables, guessed.notes)
     if not chosen:  # beside captures there may stand jobs that had ended before
         silent = [job for job in series.jobs if not any(job.sent.values())]
         if len(silent) < len(series.jobs):

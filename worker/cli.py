@@ -80,7 +80,11 @@ def run_command(
     iters = iters or (10 if input is None else 1)
     options = Options(job, rank, net, size, input, output, iters, dtype, op, timeout)
     with _Drawn(iters) as drawn:
-        outcome = run(options, drawn)
+        try:
+            outcome = run(options, drawn)
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, TERM
+            drawn.stopped(job)
+            raise
     if as_json:
         print_json(tree(options, outcome))
     else:
@@ -96,6 +100,7 @@ class _Drawn:
 
         console = Console(stderr=True)
         self._iters = iters
+        self._rank, self._at = "this rank", "was waiting for the other ranks"
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -116,13 +121,20 @@ class _Drawn:
 
     def joined(self, rank: int, n: int) -> None:
         """Tell that all ranks are there; see run.Watch."""
+        self._rank, self._at = f"rank {rank} of {n}", f"was before all-reduce 1 of {self._iters}"
         self._bar.reset(self._task, total=float(self._iters), description=f"rank {rank} of {n}")
 
     def progress(self, iteration: int, done: int, elements: int) -> None:
         """Draw; see run.Watch."""
         share = done / elements if elements else 1.0
         words = f"all-reduce {iteration + 1}/{self._iters}"
+        self._at = f"was in all-reduce {iteration + 1} of {self._iters} ({share:.0%} summed)"
         self._bar.update(self._task, completed=iteration + share, description=words)
+
+    def stopped(self, job: str) -> None:
+        """Say so, and how far it was."""
+        self._bar.stop()
+        typer.echo(f"stopped: {self._rank} {self._at}, and has left job {job}", err=True)
 
 
 def tree(options: Options, outcome: Outcome) -> dict[str, Any]:

@@ -61,7 +61,6 @@ class Engine(Epoch):
         self._running: deque[Operation] = deque()  # in order, from the first that is not done
         self._unsent: deque[Operation] = deque()  # those with packets never filled
         self._mismatched = False
-        self._converting = False  # one of those under way is of another dtype on the way
         self._retransmitted_before = 0
         self.failure: WorkerError | None = None
         """The mismatch or time-out by which it left."""
@@ -113,8 +112,6 @@ class Engine(Epoch):
         if not self._running:
             self._flow.progress_at = self._flow.clocked = now
             self._retransmitted_before = self.stats.retransmissions
-            self._converting = False
-        self._converting = self._converting or bool(operation.converted)
         stall_at = now + operation.timeout
         self._flow.stall_at = min(self._flow.stall_at, stall_at) if self._running else stall_at
         if self._running:
@@ -203,7 +200,7 @@ class Engine(Epoch):
         turn, flow, running = self._turn, self._flow, self._running
         if turn is None or not running or self._held or self._mismatched or self._stopped is not None:
             return None
-        if flow.first < self._kept.end or self._converting:
+        if flow.first < self._kept.end:
             return None
         turn.take_up(running[0], self._unsent[0] if self._unsent else None)
         return turn
@@ -399,7 +396,8 @@ class Engine(Epoch):
             head.timeout,
             self.first_missing,
             self._flow.in_flight,
-            head.length,
+            self._flow.first - self._running[0].start + 1,
+            self._running[0].length,
             f"{self.membership.switch_ip}:{self.membership.port}",
             self.stats.retransmissions - self._retransmitted_before,
             self._stopped,

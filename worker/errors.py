@@ -80,8 +80,9 @@ class Absent(NamedTuple):
 class StalledError(WorkerError, TimeoutError):
     """No result arrived for `seconds`; this rank has left the job.
 
-    `first` is the lowest chunk number without a result, `missing` how many sent chunks have none,
-    `stopped` why the controller had stopped the job, None if it had not.
+    `first` is the lowest of the job's chunk numbers without a result, `missing` how many sent chunks have
+    none. `first` is packet `position` (from 1) of the `total` of its all-reduce; below 1 it is of one before,
+    which is done here. `stopped` is why the controller had stopped the job, None if it had not.
 
     At a joined worker the controller has asked the switch for some of these chunks: `lacking` has for each
     the ranks that have not contributed, none where the switch has the result and it did not come here.
@@ -95,12 +96,14 @@ class StalledError(WorkerError, TimeoutError):
         seconds: float,
         first: int,
         missing: int,
+        position: int,
         total: int,
         switch: str,
         retransmissions: int,
         stopped: str | None = None,
     ) -> None:
-        self.seconds, self.first, self.missing, self.total = seconds, first, missing, total
+        self.seconds, self.first, self.missing = seconds, first, missing
+        self.position, self.total = position, total
         self.switch, self.retransmissions, self.stopped = switch, retransmissions, stopped
         self.lacking: dict[int, list[Absent]] = {}
         self.unasked: str | None = "this worker has no controller to ask"
@@ -118,10 +121,13 @@ class StalledError(WorkerError, TimeoutError):
         return f"timed out after {self.seconds:g} s without a result{awaited}"
 
     def __str__(self) -> str:
+        place = "its all-reduce is done here"
+        if self.position > 0:
+            place = f"packet {self.position} of {self.total} of its all-reduce"
         paused = f", and the job is stopped ({self.stopped}): see its events" if self.stopped else ""
         return (
             f"no result for {self.seconds:g} s from switch {self.switch}: {self.missing} chunk(s) sent and "
-            f"unanswered, the first is chunk {self.first}, of {self.total} in this all-reduce; "
+            f"unanswered, the first is the job's chunk {self.first} ({place}); "
             f"{self.retransmissions} retransmissions{paused}. {self._found()}Check that every rank of the "
             "job calls all_reduce and reaches the switch, then call again."
         )

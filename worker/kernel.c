@@ -17,7 +17,28 @@
 #define QUANTUM 2147483647.0
 #define LIMIT_BITS 0x7F000000u /* of 2^127: no int8 exponent above it; infinity and NaN are greater still */
 
-/* Where the values of a chunk lie, of 4 bytes each, and how many; `hint` is a segment that may hold it. */
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+static inline int is_float(const struct stream *s) { return s->dtype != DTYPE_INT32; }
+
+static inline size_t bytes_of_value(const struct stream *s)
+{
+    return s->dtype == DTYPE_FLOAT64 ? 8 : s->dtype == DTYPE_FLOAT16 || s->dtype == DTYPE_BFLOAT16 ? 2 : 4;
+}
+
+/* Where the values of a chunk lie, and how many; `hint` is a segment that may hold it. */
 static void *find(const struct tensors *t, const struct stream *s, uint64_t chunk, size_t *hint, size_t *n)
 {
     size_t at = *hint;
@@ -35,7 +56,63 @@ static void *find(const struct tensors *t, const struct stream *s, uint64_t chun
     const struct segment *of = &t->segments[at];
     uint64_t begin = (chunk - of->first) * s->elements, left = of->size - begin;
     *n = left < s->elements ? left : s->elements;
-    return (uint32_t *)of->values + begin;
+    return (uint8_t *)of->values + begin * bytes_of_value(s);
+}
+
+/* ---- floats of other dtypes, which are float32 on the way; loops without branches, to be vectorized */
+
+static inline float from_float16(uint16_t half)
+{
+    uint32_t most = half & 0x7FFFu, sign = (uint32_t)(half & 0x8000) << 16;
+    uint32_t bits = (most << 13) + (112u << 23) + (most < 0x7C00 ? 0 : 112u << 23); /* to infinity and NaN */
+    float denormal = (float)(int32_t)most * 0x1p-24f;
+    return float_of((most < 0x400 ? bits_of(denormal) : bits) | sign);
+}
+
+/* Rounded half to even, as all here; not for NaN, which is no sum. */
+static inline uint16_t to_float16(float x)
+{
+    uint32_t sign = bits_of(x) >> 16 & 0x8000, most = bits_of(x) & 0x7FFFFFFFu;
+    uint32_t at_most = most < 0x47800000 ? most : 0x47800000; /* 2^16, which becomes infinity */
+    uint32_t normal = ((at_most + 0xFFF + (at_most >> 13 & 1)) >> 13) - (112u << 10);
+    uint32_t denormal = bits_of(float_of(most) + 0.5f) - 0x3F000000; /* a float32 next to 1/2 counts 2^-24 */
+    return (uint16_t)((most < 0x38800000 ? denormal : normal) | sign);
+}
+
+static inline uint16_t to_bfloat16(float x)
+{
+    uint32_t bits = bits_of(x);
+    return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* n values as float32: where they lie if they are, else in `room`. */
+static const float *as_float32(const struct stream *s, const void *values, size_t n, float *room)
+{
+    if (s->dtype == DTYPE_FLOAT16)
+        for (size_t j = 0; j < n; j++)
+            room[j] = from_float16(((const uint16_t *)values)[j]);
+    else if (s->dtype == DTYPE_BFLOAT16)
+        for (size_t j = 0; j < n; j++)
+            room[j] = float_of((uint32_t)((const uint16_t *)values)[j] << 16);
+    else if (s->dtype == DTYPE_FLOAT64)
+        for (size_t j = 0; j < n; j++)
+            room[j] = (float)((const double *)values)[j];
+    else
+        return values;
+    return room;
+}
+
+static void store_float32(const struct stream *s, const float *row, size_t n, void *values)
+{
+    if (s->dtype == DTYPE_FLOAT16)
+        for (size_t j = 0; j < n; j++)
+            ((uint16_t *)values)[j] = to_float16(row[j]);
+    else if (s->dtype == DTYPE_BFLOAT16)
+        for (size_t j = 0; j < n; j++)
+            ((uint16_t *)values)[j] = to_bfloat16(row[j]);
+    else
+        for (size_t j = 0; j < n; j++)
+            ((double *)values)[j] = row[j];
 }
 
 /* ---- which of received packets are awaited results: see Taken in worker/kernels.py */
@@ -94,9 +171,7 @@ static int fill_exponent(const float *row, size_t n, uint8_t *packet)
 {
     uint32_t most = 0;
     for (size_t j = 0; j < n; j++) {
-        uint32_t bits;
-        memcpy(&bits, row + j, 4);
-        bits &= 0x7FFFFFFFu;
+        uint32_t bits = bits_of(row[j]) & 0x7FFFFFFFu;
         most = bits > most ? bits : most;
     }
     int bad = most >= LIMIT_BITS;
@@ -155,6 +230,7 @@ void fill(const struct stream *s, const struct tensors *source, uint8_t *packets
 {
     int power = (s->workers & (s->workers - 1)) == 0;
     size_t near = 0, far = 0, n = 0;
+    float room[MOST_ELEMENTS];
     for (size_t i = 0; i < k; i++) {
         uint8_t *packet = packets + i * stride_of(s), *out = packet + VALUES;
         uint64_t at = position + i;
@@ -164,16 +240,18 @@ void fill(const struct stream *s, const struct tensors *source, uint8_t *packets
         memcpy(packet + CHUNK, &number, 4);
         packet[E0] = packet[E1] = (uint8_t)UNUSED;
         n = 0;
-        if (at >= s->headers && s->is_float) {
+        if (at >= s->headers && is_float(s)) {
             uint64_t chunk = at - s->headers;
             if (chunk < s->chunks) {
-                const float *row = find(source, s, chunk, &far, &n);
+                const void *values = find(source, s, chunk, &far, &n);
+                const float *row = as_float32(s, values, n, room);
                 s->own_unsendable[chunk] = (uint8_t)fill_exponent(row, n, packet);
                 n = 0;
             }
             chunk -= s->ahead; /* or beyond all chunks */
             if (chunk < s->chunks && !s->own_unsendable[chunk] && s->unsendable[chunk] != UNKNOWN) {
-                const float *row = find(source, s, chunk, &near, &n);
+                const void *values = find(source, s, chunk, &near, &n);
+                const float *row = as_float32(s, values, n, room);
                 double scale = scale_of(s->workers, s->exponents[chunk]);
                 if (power)
                     quantize_by_power(row, n, scale, out);
@@ -233,10 +311,11 @@ void deliver_run(const struct stream *s, const struct tensors *target, const uin
                  const int64_t *positions, size_t count)
 {
     size_t near = 0, n = 0;
+    float room[MOST_ELEMENTS];
     for (size_t i = 0; i < count; i++) {
         const uint8_t *packet = picked[i], *in = packet + VALUES;
         uint64_t chunk = (uint64_t)positions[i] - s->headers;
-        if (!s->is_float) {
+        if (!is_float(s)) {
             uint32_t *row = find(target, s, chunk, &near, &n);
             deliver_int32(in, n, row);
             continue;
@@ -247,8 +326,11 @@ void deliver_run(const struct stream *s, const struct tensors *target, const uin
         }
         if (chunk >= s->ahead) {
             chunk -= s->ahead;
-            float *row = find(target, s, chunk, &near, &n);
+            void *values = find(target, s, chunk, &near, &n);
+            float *row = s->dtype == DTYPE_FLOAT32 ? values : room;
             dequantize_row(in, n, scale_of(s->divisor, s->exponents[chunk]), row);
+            if (row == room)
+                store_float32(s, row, n, values);
         }
     }
 }

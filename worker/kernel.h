@@ -27,7 +27,7 @@ struct stream {
     uint64_t elements, headers, ahead, chunks;
     int8_t *exponents;
     uint8_t *unsendable, *own_unsendable;
-    uint32_t chunk, workers, divisor, is_float, kind, tensor;
+    uint32_t chunk, workers, divisor, dtype, kind, tensor;
 };
 
 /* worker/ring.py: 2 * window rows; chunk offset 0 lies in row `base`. */
@@ -77,7 +77,7 @@ struct operation {
     int32_t *calls;
     const int32_t *own_call;
     struct operation *next;
-    uint32_t rank, converted;
+    uint32_t rank;
 };
 
 static inline size_t stride_of(const struct stream *s) { return VALUES + 4 * s->elements; }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wire.constants import EXPONENT_UNUSED
 from wire.packet import Packets
 
+from .calls import DTYPES
 from .quantize import chunk_exponents, dequantize, quantize
 from .ring import NEVER, PARKED, Ring
 
@@ -160,13 +161,14 @@ class Stream(ctypes.Structure):
     workers: int
     divisor: int
     """`workers` for their sum, 1 for the mean."""
-    is_float: int
+    dtype: int
+    """Of the tensors; a number of calls.DTYPES."""
     kind: int
     tensor: int
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("elements", "headers", "ahead", "chunks")),
         *((name, ctypes.c_void_p) for name in ("_exponents", "_unsendable", "_own_unsendable")),
-        *((name, ctypes.c_uint32) for name in ("chunk", "workers", "divisor", "is_float", "kind", "tensor")),
+        *((name, ctypes.c_uint32) for name in ("chunk", "workers", "divisor", "dtype", "kind", "tensor")),
     )
 
     def __init__(
@@ -174,7 +176,7 @@ class Stream(ctypes.Structure):
         *,
         elements: int,
         chunks: int,
-        is_float: bool,
+        dtype: int,
         headers: int,
         ahead: int,
         kind: int,
@@ -183,7 +185,8 @@ class Stream(ctypes.Structure):
         workers: int,
         divisor: int,
     ) -> None:
-        of_floats = chunks if is_float else 0
+        self.is_float = dtype != DTYPES["int32"]
+        of_floats = chunks if self.is_float else 0
         rows = np.zeros((3, of_floats), np.int8)
         rows[0], rows[1] = EXPONENT_UNUSED, UNKNOWN
         self.exponents: Exponents = rows[0]
@@ -196,7 +199,7 @@ class Stream(ctypes.Structure):
         super().__init__(
             *(elements, headers, ahead, chunks),
             *(at, at + of_floats, at + 2 * of_floats),
-            *(chunk, workers, divisor, is_float, kind, tensor),
+            *(chunk, workers, divisor, dtype, kind, tensor),
         )
 
     @property
@@ -224,7 +227,8 @@ class Kernels(Protocol):
     def fill(self, stream: Stream, source: Tensors, packets: Packets, position: int) -> None:
         """Write the packets of `position` on: all but `place`; a header's values are left to the caller.
 
-        `source` has int32 or float32 values of the chunks concerned; floats that cannot be sent become 0.
+        `source` has values of the stream's dtype; floats are float32 on the way, and become 0 where they
+        cannot be sent.
         """
 
     def deliver(
@@ -232,8 +236,8 @@ class Kernels(Protocol):
     ) -> None:
         """Store packets[picked[i]] as the result of positions[i], none of them a header's.
 
-        Sums to `target`, of int32, or float32 as float32(sum * (divisor * 2^E) / (2^31-1)); exponents and
-        what is unsendable to the stream.
+        Sums to `target`, which is of the stream's dtype: floats as float32(sum * (divisor * 2^E) /
+        (2^31-1)), rounded to it; exponents and what is unsendable to the stream.
         """
 
     def turn(self, ring: Ring, timer: RetransmissionTimer, recovery: Recovery, flow: Flow) -> Turn | None:
@@ -284,11 +288,9 @@ class NumpyKernels:
             low, high = max(begin, position), min(begin + s.chunks, last)
             if low < high:
                 chunks = slice(low - begin, high - begin)
-                fill(
-                    packets[low - position : high - position],
-                    source.rows(chunks.start, chunks.stop, dtype),
-                    chunks,
-                )
+                with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # infinity is told as such
+                    rows = source.rows(chunks.start, chunks.stop, dtype)
+                fill(packets[low - position : high - position], rows, chunks)
 
         def integers(packets: Packets, rows: NDArray[Any], _: slice) -> None:
             packets["values"] = rows
@@ -323,4 +325,5 @@ class NumpyKernels:
         chunks = chunks - s.ahead
         has_values = chunks >= 0
         chunks, picked = chunks[has_values], picked[has_values]
-        target.store(chunks, dequantize(packets["values"][picked], s.exponents[chunks], s.divisor))
+        with np.errstate(over="ignore", under="ignore"):
+            target.store(chunks, dequantize(packets["values"][picked], s.exponents[chunks], s.divisor))

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from wire import native
+from wire.constants import ELEMENT_CHOICES
 from wire.packet import Packets
 
 from . import pace, stats, timer
-from .calls import CALL_VALUES
+from .calls import CALL_VALUES, DTYPES
 from .flow import Flow
 from .kernels import Indexes, Kernels, NumpyKernels, Stream, Taken, Tensors, address
 from .recovery import Recovery
@@ -28,7 +29,9 @@ NUMBERS = {
     **{name: getattr(timer, name) for name in ("SAMPLES", "CAP", "FLOOR", "MOST_BACKOFF")},
     **{name: getattr(stats, name) for name in ("SHORTEST", "BINS_AN_OCTAVE", "OCTAVES")},
     **{name: getattr(pace, name) for name in ("BURST", "STEP", "LULL", "LEAST_LULL", "SHARE")},
+    **{f"DTYPE_{name.upper()}": code for name, code in DTYPES.items()},
     "CALL_VALUES": CALL_VALUES,
+    "MOST_ELEMENTS": max(ELEMENT_CHOICES),
 }
 """What C takes from Python's modules."""
 FLAGS = (

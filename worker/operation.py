@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One all-reduce as a stream of packets, numbered from 0: headers, then values (kernels.Stream).
 
-No I/O and no clock here: `fill` writes the packets of a range, `deliver` takes results in any order. Floats
-other than float32 are float32 on the way, a burst at a time.
+No I/O and no clock here: `fill` writes the packets of a range, `deliver` takes results in any order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from wire.constants import MSG_CONTRIBUTION
 from wire.membership import Membership
 from wire.packet import Packets, kind
 
-from .calls import CALL_VALUES, Call, compare_calls, header_packets
+from .calls import CALL_VALUES, DTYPES, Call, compare_calls, header_packets
 from .errors import MismatchError, NonFiniteError, WorkerError
 from .kernels import UNKNOWN, Flags, Indexes, Kernels, Stream, Tensors, address
 from .stats import Stats
@@ -35,13 +34,11 @@ class Operation(ctypes.Structure):
     end: int
     lacking: int
     """Results that have not come."""
-    converted: int
-    """Whether the values are of another dtype on the way."""
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("_stream_at", "_source_at", "_target_at")),
         *((name, ctypes.c_int64) for name in ("start", "end", "lacking", "_headers_missing")),
         *((name, ctypes.c_void_p) for name in ("_calls_at", "_own_call_at", "_next")),
-        *((name, ctypes.c_uint32) for name in ("_rank", "converted")),
+        ("_rank", ctypes.c_uint32),
     )
 
     def __init__(
@@ -55,7 +52,7 @@ class Operation(ctypes.Structure):
         self._stream = Stream(
             elements=elements,
             chunks=self._target.end,
-            is_float=call.is_float,
+            dtype=DTYPES[call.dtype.name],
             headers=header_packets(n, elements),
             ahead=min(membership.lead, of_floats),
             kind=kind(MSG_CONTRIBUTION, 0, elements),
@@ -78,7 +75,7 @@ class Operation(ctypes.Structure):
             *(ctypes.addressof(of) for of in (self._stream, self._source, self._target)),
             *(start, start + self.length, self.length, self.headers),
             *(address(self._calls), address(self._own_call), None),
-            *(membership.rank, call.is_float and call.dtype.itemsize != 4),  # halves, or float64
+            membership.rank,
         )
         self.number = number
         self.timeout = self.begun_at = 0.0
@@ -118,8 +115,7 @@ class Operation(ctypes.Structure):
 
     def fill(self, packets: Packets, first: int) -> None:
         """Write the packets of positions first, first+1, ... (all but `place`)."""
-        source = self._float32(first, first + len(packets)) if self.converted else self._source
-        self._kernels.fill(self._stream, source, packets, first)
+        self._kernels.fill(self._stream, self._source, packets, first)
         if first < self.headers:
             self._fill_headers(packets[: self.headers - first], first)
 
@@ -129,18 +125,6 @@ class Operation(ctypes.Structure):
         values.reshape(-1)[CALL_VALUES * self._rank :][:CALL_VALUES] = self._own_call
         packets["values"] = values[first : first + len(packets)]
 
-    def _float32(self, first: int, last: int) -> Tensors:
-        """Return the input's chunks whose exponents or values positions first..last-1 carry, as float32."""
-        ahead, count = self.ahead, self._source.end
-        rows: list[tuple[int, int, NDArray[np.float32]]] = []
-        low, high = first - self.headers, last - self.headers
-        for begin, end in ((low - ahead, high - ahead), (low, high)):
-            begin, end = max(0, begin, rows[0][1] if rows else 0), min(count, end)
-            if begin < end:
-                with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # infinity is told as such
-                    rows.append((begin, end, self._source.rows(begin, end, np.float32)))
-        return Tensors([(begin, of.reshape(-1)) for begin, _, of in rows], self._elements)
-
     def deliver(self, positions: Indexes, packets: Packets, picked: Indexes) -> None:
         """Take packets[picked[i]] as the result of positions[i], each once; the headers set `mismatch`."""
         self.lacking -= len(positions)
@@ -148,17 +132,7 @@ class Operation(ctypes.Structure):
             positions, picked = self._deliver_headers(positions, packets, picked)
         if not len(positions):
             return
-        if not self.converted:
-            self._kernels.deliver(self._stream, self._target, packets, picked, positions)
-            return
-        chunks = positions - self.headers - self.ahead
-        low, high = max(0, int(chunks.min())), max(0, int(chunks.max()) + 1)
-        rows = np.empty((high - low, self._elements), np.float32)
-        wide = Tensors([(low, rows.reshape(-1))], self._elements)
-        self._kernels.deliver(self._stream, wide, packets, picked, positions)
-        chunks = chunks[chunks >= 0]
-        with np.errstate(over="ignore", under="ignore"):
-            self._target.store(chunks, rows[chunks - low].astype(self._call.dtype))
+        self._kernels.deliver(self._stream, self._target, packets, picked, positions)
 
     def _deliver_headers(
         self, positions: Indexes, packets: Packets, picked: Indexes

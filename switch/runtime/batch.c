@@ -71,30 +71,45 @@ static void begin(sw_result *r) {
     r->longest = r->failed = 0;
 }
 
+/* Packets out of arrays, each `stride` bytes behind the one before, or right behind it where that is 0. */
+typedef struct sw_rows {
+    size_t at, end;
+    const uint16_t *ports;
+    const uint32_t *wide_ports, *lengths;
+    const uint8_t *data;
+    size_t stride;
+} sw_rows;
+
+static int next_row(void *ctx, sw_packet *packet) {
+    sw_rows *r = ctx;
+    if (r->at == r->end) return 0;
+    uint32_t len = r->lengths[r->at];
+    *packet = (sw_packet){.data = r->data, .len = len, .port = r->ports ? r->ports[r->at] : r->wide_ports[r->at]};
+    r->data += r->stride ? r->stride : len;
+    r->at++;
+    return 1;
+}
+
 #define SW_CHUNK 64 /* so many at once keep the lock */
-void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
-                 sw_result *r) {
+static void run_rows(sw *s, size_t n, sw_rows *rows, sw_result *r) {
+    const sw_source source = {next_row, rows};
     const sw_sink sink = {place, emit, r};
-    sw_packet in[SW_CHUNK];
     begin(r);
-    for (size_t at = 0; at < n;) {
-        size_t m = 0;
-        for (; m < SW_CHUNK && at < n; m++, at++)
-            in[m] = (sw_packet){.data = data + at * stride, .len = lengths[at], .port = ports[at]};
-        sw_process(s, in, m, &sink);
+    while (rows->at < n) {
+        rows->end = n - rows->at < SW_CHUNK ? n : rows->at + SW_CHUNK;
+        sw_process(s, &source, &sink);
     }
 }
 
+void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
+                 sw_result *r) {
+    sw_rows rows = {.ports = ports, .lengths = lengths, .data = data, .stride = stride};
+    run_rows(s, n, &rows, r);
+}
+
 void sw_run_packets(sw *s, size_t n, const uint32_t *ports, const uint32_t *lengths, const uint8_t *data, sw_result *r) {
-    const sw_sink sink = {place, emit, r};
-    sw_packet in[SW_CHUNK];
-    begin(r);
-    for (size_t at = 0; at < n;) {
-        size_t m = 0;
-        for (; m < SW_CHUNK && at < n; m++, data += lengths[at++])
-            in[m] = (sw_packet){.data = data, .len = lengths[at], .port = ports[at]};
-        sw_process(s, in, m, &sink);
-    }
+    sw_rows rows = {.wide_ports = ports, .lengths = lengths, .data = data};
+    run_rows(s, n, &rows, r);
 }
 
 void sw_result_heads(const sw_result *r, uint16_t *ports, uint32_t *lengths) {

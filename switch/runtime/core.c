@@ -98,6 +98,7 @@ void sw_free(sw *s) {
     free(s->counters);
     free(s->meters);
     free(s->groups);
+    free(s->rows);
     if (s->multicast != NULL && s->sessions != NULL) fanouts_clear(s);
     free(s->multicast);
     free(s->sessions);
@@ -128,6 +129,7 @@ sw *sw_new(uint32_t drop_port, uint64_t seed) {
     ok &= (s->counters = calloc(p->ncounters + 1, sizeof *s->counters)) != NULL;
     ok &= (s->meters = calloc(p->nmeters + 1, sizeof *s->meters)) != NULL;
     ok &= (s->groups = calloc(p->ngroups + 1, sizeof *s->groups)) != NULL;
+    ok &= (s->rows = calloc(p->ngroups + 1, sizeof *s->rows)) != NULL;
     ok &= (s->multicast = calloc(65536, sizeof *s->multicast)) != NULL;
     ok &= (s->sessions = calloc(32768, sizeof *s->sessions)) != NULL;
     ok &= (s->log = calloc(SW_LOG_QUEUE, sizeof *s->log)) != NULL;
@@ -397,16 +399,17 @@ void sw_stats_read(sw *s, sw_stats *out) {
 }
 
 /* ---- packets */
-void sw_process(sw *s, const sw_packet *in, size_t n, const sw_sink *sink) {
+void sw_process(sw *s, const sw_source *source, const sw_sink *sink) {
+    sw_packet in;
     sw_lock(s);
     s->now_us = sw_now_us(s); /* one time for the batch: reading the clock costs a tenth of a packet */
-    for (size_t i = 0; i < n; i++) {
-        if (in[i].len > SW_MAX_PACKET) {
+    while (source->next(source->ctx, &in)) {
+        if (in.len > SW_MAX_PACKET) {
             s->stats.too_long++;
             continue;
         }
         s->stats.received++;
-        s->prog->run(s, &in[i], sink);
+        s->prog->run(s, &in, sink);
     }
     sw_unlock(s);
 }

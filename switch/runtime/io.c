@@ -59,11 +59,10 @@ io *io_new(int64_t cpu_port, unsigned join) {
     o->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     o->armed_ns = INT64_MAX;
     o->buffers = malloc((size_t)BATCH * STRIDE);
-    o->segments = malloc(SUPER_BYTES + (BATCH + 1) * SUPER_HEADERS + 64);
     o->held_bytes = malloc((size_t)HELD * (SUPER_BYTES + 1));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     struct epoll_event due = {.events = EPOLLIN, .data.ptr = &o->timer};
-    if (o->epoll < 0 || o->wake < 0 || o->timer < 0 || !o->buffers || !o->segments || !o->held_bytes ||
+    if (o->epoll < 0 || o->wake < 0 || o->timer < 0 || !o->buffers || !o->held_bytes ||
         epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->wake, &event) || epoll_ctl(o->epoll, EPOLL_CTL_ADD, o->timer, &due)) {
         if (o->epoll >= 0)
             close(o->epoll);
@@ -72,7 +71,6 @@ io *io_new(int64_t cpu_port, unsigned join) {
         if (o->timer >= 0)
             close(o->timer);
         free(o->buffers);
-        free(o->segments);
         free(o->held_bytes);
         free(o);
         return NULL;
@@ -161,7 +159,6 @@ void io_free(io *o) {
     pthread_mutex_destroy(&o->control);
     pthread_mutex_destroy(&o->queues);
     free(o->buffers);
-    free(o->segments);
     free(o->held_bytes);
     free(o);
 }

@@ -15,7 +15,7 @@
 
 typedef struct io io;
 
-typedef void (*io_process)(sw *s, const sw_packet *in, size_t n, const sw_sink *sink);
+typedef void (*io_process)(sw *s, const sw_source *source, const sw_sink *sink);
 typedef int (*io_alike)(sw *s, const sw_packet *in, uint32_t n, const sw_sink *sink, int (*agree)(void *));
 
 typedef struct io_stats {

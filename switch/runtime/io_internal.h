@@ -182,12 +182,12 @@ struct io {
         struct cmsghdr align;
     } controls[BATCH];
     uint8_t *buffers; /* BATCH of STRIDE bytes */
-    uint8_t *segments; /* of one super-packet, CUT_SEGMENTS at once */
     size_t cut_bytes;  /* in super-packets of the batch that were cut up */
     sw_packet packets[BATCH]; /* ready for the program */
-    size_t packet_count;
+    size_t packet_count, packet_at;
 
-    const super_cut *cut; /* whose first segment runs through the program for others, too */
+    const super_cut *cut;  /* of a super-packet whose first segment runs through the program for others, too: */
+    const uint8_t *first;  /* as it came */
     held held[HELD]; /* what came of it so far */
     uint32_t held_count;
     int unlike; /* nothing is held any more */

@@ -207,14 +207,13 @@ void port_queue_whole(port *p, const super_run *run, const uint8_t *headers, con
 int port_is_full(const port *p) { return p->count >= FULL_FRAMES || p->used >= FULL_BYTES; }
 
 static void capture_segments(port *p, const waiting *w, const port_listener *l) {
-    const uint8_t *frame = p->bytes + w->at + SLOT;
-    uint8_t segment[SUPER_HEADERS + SUPER_BYTES];
+    uint8_t *frame = p->bytes + w->at + SLOT, *segment;
     super_cut cut;
     uint32_t len;
     if (w->run.segments == 1)
         capture_write(p, &p->out, frame, w->run.len, l);
     else if (!super_cut_begin(&cut, frame, w->run.len, super_run_kind(&w->run), (uint16_t)w->run.size))
-        while (p->out.file && (len = super_cut_next(&cut, segment)))
+        while (p->out.file && (segment = super_cut_next(&cut, &len)))
             capture_write(p, &p->out, segment, len, l);
 }
 

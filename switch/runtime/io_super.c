@@ -76,20 +76,6 @@ static uint64_t add_part(const uint8_t *p, size_t n, uint64_t sum) {
     return n < FEW ? add_few(p, n, sum) : add(p, n, sum);
 }
 
-static uint64_t add_copy(uint8_t *restrict to, const uint8_t *restrict p, size_t n, uint64_t sum) {
-    uint32_t low = 0, high = 0;
-    size_t words = n / 4;
-    for (size_t i = 0; i < words; i++) {
-        uint32_t word;
-        memcpy(&word, p + 4 * i, 4);
-        memcpy(to + 4 * i, &word, 4);
-        low += word & 0xffff;
-        high += word >> 16;
-    }
-    memcpy(to + 4 * words, p + 4 * words, n & 3);
-    return add_tail(p + 4 * words, n & 3, sum + low + high);
-}
-
 static uint16_t fold(uint64_t sum) {
     while (sum >> 16)
         sum = (sum & 0xffff) + (sum >> 16);
@@ -112,7 +98,7 @@ void super_complete(uint8_t *frame, uint32_t len, uint32_t start, uint32_t offse
 
 /* ---- cutting up */
 
-int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gso_type, uint16_t gso_size) {
+int super_cut_begin(super_cut *c, uint8_t *frame, uint32_t len, uint8_t gso_type, uint16_t gso_size) {
     uint32_t kind = gso_type & ~(uint32_t)VIRTIO_NET_HDR_GSO_ECN, at = MAC_BYTES, end;
     uint8_t protocol;
     memset(c, 0, sizeof *c);
@@ -150,6 +136,7 @@ int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gs
     c->size = gso_size;
     c->at = c->payload;
     uint8_t own[SUPER_HEADERS];
+    memcpy(c->head, frame, c->payload);
     memcpy(own, frame, c->payload);
     if (!c->v6) {
         memset(own + c->l3 + 2, 0, 4); /* length, identification */
@@ -166,14 +153,15 @@ int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gs
     return 0;
 }
 
-uint32_t super_cut_next(super_cut *c, uint8_t *out) {
+uint8_t *super_cut_next(super_cut *c, uint32_t *len) {
     uint32_t n = c->len - c->at < c->size ? c->len - c->at : c->size, l4_len = c->payload - c->l4 + n;
     if (!n)
-        return 0;
+        return NULL;
     /* Headers are read where they came from: what was just written in pieces would have to be waited for. */
-    const uint8_t *ip = c->frame + c->l3, *l4 = c->frame + c->l4;
+    const uint8_t *ip = c->head + c->l3, *l4 = c->head + c->l4, *payload = c->frame + c->at;
+    uint8_t *out = c->frame + c->at - c->payload;
     uint8_t *new_ip = out + c->l3, *new_l4 = out + c->l4;
-    memcpy(out, c->frame, c->payload);
+    memcpy(out, c->head, c->payload);
     if (c->v6)
         put16(new_ip + 4, l4_len);
     else {
@@ -182,7 +170,7 @@ uint32_t super_cut_next(super_cut *c, uint8_t *out) {
         put16(new_ip + 4, id);
         put_sum(new_ip + 10, (uint16_t)~fold((uint64_t)c->l3_sum + htons(length) + htons(id)));
     }
-    uint64_t body = add_copy(out + c->payload, c->frame + c->at, n, 0);
+    uint64_t body = add(payload, n, 0);
     uint64_t sum = body + c->l4_sum + htons((uint16_t)l4_len);
     c->sum = (sw_sum){c->payload, c->payload + n, ntohs(fold(body))};
     if (n % 2)
@@ -207,7 +195,8 @@ uint32_t super_cut_next(super_cut *c, uint8_t *out) {
     }
     c->at += n;
     c->index++;
-    return c->payload + n;
+    *len = c->payload + n;
+    return out;
 }
 
 void super_cut_skip(super_cut *c, uint32_t index) {

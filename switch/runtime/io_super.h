@@ -29,7 +29,8 @@ void super_complete(uint8_t *frame, uint32_t len, uint32_t start, uint32_t offse
 
 /* ---- cutting up: TCP and UDP over IPv4 or IPv6, without extension headers, behind up to two VLAN tags */
 typedef struct super_cut {
-    const uint8_t *frame;
+    uint8_t *frame;
+    uint8_t head[SUPER_HEADERS]; /* the frame's headers as they came */
     uint32_t len, size; /* of the frame; of the payload of each segment but the last */
     uint32_t l3, l4, payload;
     uint32_t at, index; /* where the next segment's payload starts, and its number */
@@ -39,9 +40,10 @@ typedef struct super_cut {
 } super_cut;
 
 /* 0, or -EINVAL for a frame that cannot be cut up like this. The frame must stay while it is being cut. */
-int super_cut_begin(super_cut *c, const uint8_t *frame, uint32_t len, uint8_t gso_type, uint16_t gso_size);
-/* Writes the next segment, at most SUPER_HEADERS + c->size bytes; returns its length, 0 after the last. */
-uint32_t super_cut_next(super_cut *c, uint8_t *out);
+int super_cut_begin(super_cut *c, uint8_t *frame, uint32_t len, uint8_t gso_type, uint16_t gso_size);
+/* The next segment, and its length; NULL after the last. It is made where its payload lies: its headers overwrite the end
+ * of the segment before, which must not be needed any more. */
+uint8_t *super_cut_next(super_cut *c, uint32_t *len);
 
 /* How many segments from the first on are uniform: of one length, with the same headers but for IPv4's identification
  * and checksum and TCP's sequence number and checksum. 0 where that is not worth knowing, or where there are options of

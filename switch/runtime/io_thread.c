@@ -13,10 +13,9 @@
 /* About what a receive call should bring: it stays in the cache, and no port waits long for another. */
 #define BATCH_BYTES (128u << 10)
 #define BATCH_LEAST 2
-/* Of super-packets that are cut up one is enough: what is done with it stays in the cache, too. And so many segments
- * at once stay in a nearer cache from the cut to the program. */
+/* Of super-packets that are cut up one is enough: what is done with it stays in the cache, too. */
 #define CUT_BYTES (64u << 10)
-#define CUT_SEGMENTS 32
+#define CACHE_LINE 64
 #define EVENTS 1024                                 /* frames waiting for the CPU port's reader */
 #define TICK_MS 500 /* captures are flushed and statistics read this often */
 
@@ -58,15 +57,28 @@ static void emit(void *context, uint32_t number, const uint8_t *data, uint32_t l
     touch(o, p);
 }
 
+static void process(io *o, int (*next)(void *context, sw_packet *packet), void *context) {
+    const sw_source source = {next, context};
+    const sw_sink sink = {place, emit, o};
+    o->process(o->program, &source, &sink);
+    for (size_t i = 0; i < o->touched_count; i++)
+        if (port_is_full(o->touched[i]))
+            port_flush(o->touched[i], &o->listener);
+}
+
+static int next_ready(void *context, sw_packet *packet) {
+    io *o = context;
+    if (o->packet_at == o->packet_count)
+        return 0;
+    *packet = o->packets[o->packet_at++];
+    return 1;
+}
+
 /* Runs what is ready through the program. */
 static void run(io *o) {
-    if (o->packet_count && o->process) {
-        const sw_sink sink = {place, emit, o};
-        o->process(o->program, o->packets, o->packet_count, &sink);
-        for (size_t i = 0; i < o->touched_count; i++)
-            if (port_is_full(o->touched[i]))
-                port_flush(o->touched[i], &o->listener);
-    }
+    o->packet_at = 0;
+    if (o->packet_count && o->process)
+        process(o, next_ready, o);
     o->packet_count = 0;
 }
 
@@ -128,7 +140,7 @@ static int agree(void *context) {
     for (uint32_t i = 0; i < o->held_count; i++) {
         const held *h = &o->held[i];
         const port *p = h->port < PORT_NUMBERS ? o->by_number[h->port] : NULL;
-        if (p && (h->len > p->longest || !super_like(o->cut, o->segments, held_frame(o, i), h->len)))
+        if (p && (h->len > p->longest || !super_like(o->cut, o->first, held_frame(o, i), h->len)))
             return 0;
     }
     return !o->unlike;
@@ -141,9 +153,10 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     if (!segments)
         return;
     const uint8_t *payload = cut->frame + cut->at;
-    sw_packet first = {.data = o->segments, .port = p->number};
-    first.len = super_cut_next(cut, o->segments);
+    sw_packet first = {.port = p->number};
+    first.data = super_cut_next(cut, &first.len);
     first.sum = cut->sum;
+    o->first = first.data;
     o->cut = cut;
     o->held_count = 0;
     o->unlike = 0;
@@ -168,34 +181,50 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     if (p->in.file)
         capture_write(p, &p->in, first.data, first.len, &o->listener);
     while (cut->index < segments) {
+        uint32_t len;
         if (p->in.file)
-            capture_write(p, &p->in, o->segments, super_cut_next(cut, o->segments), &o->listener);
+            capture_write(p, &p->in, super_cut_next(cut, &len), len, &o->listener);
         else
             super_cut_skip(cut, segments);
     }
 }
 
-static void take_super(io *o, port *p, const uint8_t *frame, uint32_t len, const super_header *h) {
+typedef struct cutting {
+    io *o;
+    port *port;
     super_cut cut;
-    if (super_cut_begin(&cut, frame, len, h->gso_type, h->gso_size)) {
+} cutting;
+
+static int next_segment(void *context, sw_packet *packet) {
+    cutting *c = context;
+    uint32_t len;
+    const uint8_t *segment = super_cut_next(&c->cut, &len);
+    if (!segment)
+        return 0;
+    /* Nothing else will touch the one after it before it is summed up. */
+    for (uint32_t at = 0; at < c->cut.size; at += CACHE_LINE)
+        __builtin_prefetch(c->cut.frame + c->cut.at + at);
+    received(c->o, c->port, segment, len);
+    *packet = (sw_packet){.data = segment, .len = len, .port = c->port->number, .sum = c->cut.sum};
+    return 1;
+}
+
+static void take_super(io *o, port *p, uint8_t *frame, uint32_t len, const super_header *h) {
+    cutting c = {o, p, {0}};
+    if (super_cut_begin(&c.cut, frame, len, h->gso_type, h->gso_size)) {
         count(&p->rx_packets, 1);
         count(&p->rx_errors, 1);
         return;
     }
     count(&p->rx_supers, 1);
-    run(o); /* from now on what is ready lies in o->segments */
-    take_uniform(o, p, &cut);
-    o->cut_bytes += cut.len - cut.at;
-    size_t used = 0;
-    for (uint32_t n; (n = super_cut_next(&cut, o->segments + used));) {
-        used += n;
-        take(o, p, o->segments + used - n, n, cut.sum);
-        if (o->packet_count == CUT_SEGMENTS)
-            run(o);
-        if (!o->packet_count)
-            used = 0;
-    }
-    run(o);
+    run(o); /* what came before it */
+    take_uniform(o, p, &c.cut);
+    o->cut_bytes += c.cut.len - c.cut.at;
+    if (o->process)
+        process(o, next_segment, &c);
+    else
+        for (sw_packet segment; next_segment(&c, &segment);)
+            ;
 }
 
 /* A frame that came, with its VLAN tag; it must stay until run(). */

@@ -224,6 +224,7 @@ struct sw {
     uint64_t trace_lost; /* events */
     uint8_t differs;     /* set by the program, see alike.py */
     sw_tallied tallied;
+    uintptr_t *rows; /* of each register group, where sw_ahead was last */
     sw_stats stats;
 };
 
@@ -257,6 +258,13 @@ static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, 
     for (sw_entry *e = g->buckets[sw_bucket(g, h)]; e != NULL; e = e->next)
         if (e->hash == h && memcmp(e->key, key, n * sizeof *key) == 0) return e;
     return NULL;
+}
+
+/* Packets mostly take one slot after the other: fetches the one of the next packet while this one's is worked on. */
+static inline SW_UNUSED void sw_ahead(sw *s, unsigned group, const void *row, size_t bytes) {
+    uintptr_t at = (uintptr_t)row, next = at + (at - s->rows[group]);
+    s->rows[group] = at;
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)(next + i), 1);
 }
 
 static inline uint64_t sw_random(sw *s, uint64_t lo, uint64_t hi) {

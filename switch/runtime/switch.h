@@ -39,8 +39,15 @@ typedef struct sw_sink {
     void *ctx;
 } sw_sink;
 
-/* Runs n packets to completion, in order. This is the signature of SwitchDevice.c_process. */
-void sw_process(sw *s, const sw_packet *in, size_t n, const sw_sink *sink);
+/* Where packets come from. Called with the lock held: call nothing of the switch. */
+typedef struct sw_source {
+    /* Returns 0 when there is none now. The packet's bytes must stay until the next call, no longer. */
+    int (*next)(void *ctx, sw_packet *packet);
+    void *ctx;
+} sw_source;
+
+/* Runs all that the source has to completion, one after the other. This is the signature of SwitchDevice.c_process. */
+void sw_process(sw *s, const sw_source *source, const sw_sink *sink);
 
 /* Runs one packet that stands for n of its length, which differ as the segments of a TCP super-packet do (see
  * switch/alike.py for what that is; only those that io_super.h calls uniform are such). Returns 1 when the program

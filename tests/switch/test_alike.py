@@ -239,8 +239,8 @@ def lib() -> ctypes.CDLL:
     lib = ctypes.CDLL(str(io_library()))
     pointer, u32 = ctypes.POINTER, ctypes.c_uint32
     lib.super_cut_begin.argtypes = [pointer(Cut), ctypes.c_char_p, u32, ctypes.c_uint8, ctypes.c_uint16]
-    lib.super_cut_next.argtypes = [pointer(Cut), ctypes.c_char_p]
-    lib.super_cut_next.restype = u32
+    lib.super_cut_next.argtypes = [pointer(Cut), pointer(u32)]
+    lib.super_cut_next.restype = ctypes.c_void_p
     lib.super_uniform.argtypes = [pointer(Cut)]
     lib.super_uniform.restype = u32
     lib.super_like.argtypes = [pointer(Cut), ctypes.c_char_p, ctypes.c_char_p, u32]

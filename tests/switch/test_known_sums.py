@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.switch.programs import (
     key,
     value,
 )
-from tests.switch.test_process_ports import EMIT, Packet, Sink, Sum
+from tests.switch.test_process_ports import EMIT, NEXT, PROCESS, Packet, Sink, Source, Sum
 
 WORDS = 32
 HEAD = [("op", 8), ("other_op", 8), ("before", 16), ("between", 16), ("after", 16)]
@@ -38,9 +39,6 @@ HEAD_BYTES, BIG_BYTES = 8, 4 * WORDS
 COPIES = 4
 MASK = (1 << 32) - 1
 ARGUMENT = 0x1234
-PROCESS = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_size_t, ctypes.POINTER(Sink)
-)
 
 
 def big(i: int) -> J:
@@ -210,13 +208,22 @@ def test_sums_are_those_of_the_bytes(device: SwitchDevice, seed: int) -> None:
         except AssertionError as e:
             failures.append(e)
 
-    sink = Sink(None, EMIT(checked), None)
+    left: list[Packet] = []
+
+    def give(context: int, to: Any) -> int:
+        if left:
+            to[0] = left.pop()
+            return 1
+        return 0
+
+    source, sink = Source(NEXT(give), None), Sink(None, EMIT(checked), None)
     for _ in range(500):
         data = some_packet(draw)
         keep = ctypes.create_string_buffer(data, len(data))
         packet = Packet(ctypes.cast(keep, ctypes.c_void_p), len(data), 9, known(data, draw))
         out.clear()
-        process(device.c_handle, ctypes.byref(packet), 1, ctypes.byref(sink))
+        left.append(packet)
+        process(device.c_handle, ctypes.byref(source), ctypes.byref(sink))
         assert not failures
         assert out == list(expected(data))
     assert told > 500

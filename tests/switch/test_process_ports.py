@@ -46,9 +46,16 @@ class Packet(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), ("len", ctypes.c_uint32), ("port", ctypes.c_uint32), ("sum", Sum)]
 
 
-PROCESS = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.POINTER(Packet), ctypes.c_size_t, ctypes.POINTER(Sink)
-)
+NEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Packet))
+
+
+class Source(ctypes.Structure):
+    """sw_source."""
+
+    _fields_ = [("next", NEXT), ("ctx", ctypes.c_void_p)]
+
+
+PROCESS = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Source), ctypes.POINTER(Sink))
 
 
 class Patch:
@@ -58,12 +65,12 @@ class Patch:
         self.batches: list[int] = []
         self.closed = False
 
-        def process(handle: int, packets: Any, count: int, sink: Any) -> None:
-            self.batches.append(count)
-            for i in range(count):
-                data = ctypes.string_at(packets[i].data, packets[i].len)
-                for port, frame in decide(packets[i].port, data):
-                    to = sink.contents
+        def process(handle: int, source: Any, sink: Any) -> None:
+            packet, out, to = Packet(), source.contents, sink.contents
+            self.batches.append(0)
+            while out.next(out.ctx, ctypes.byref(packet)):
+                self.batches[-1] += 1
+                for port, frame in decide(packet.port, ctypes.string_at(packet.data, packet.len)):
                     to.emit(to.ctx, port, frame, len(frame), ctypes.byref(Sum()))
 
         self._process = PROCESS(process)

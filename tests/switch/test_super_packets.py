@@ -30,12 +30,14 @@ class Sum(ctypes.Structure):
 
 
 class Cut(ctypes.Structure):
-    _fields_ = [("frame", ctypes.c_void_p)] + [
-        (name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")
-    ] + [
-        *(("v6", ctypes.c_uint8), ("tcp", ctypes.c_uint8)),
-        *(("l3_sum", ctypes.c_uint16), ("l4_sum", ctypes.c_uint16), ("sum", Sum)),
-    ]  # fmt: skip
+    _fields_ = [
+        ("frame", ctypes.c_void_p),
+        ("head", ctypes.c_uint8 * SLACK),
+        *((name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")),
+        *((name, ctypes.c_uint8) for name in ("v6", "tcp")),
+        *((name, ctypes.c_uint16) for name in ("l3_sum", "l4_sum")),
+        ("sum", Sum),
+    ]
 
 
 class Run(ctypes.Structure):
@@ -57,8 +59,8 @@ def lib() -> ctypes.CDLL:
     lib = ctypes.CDLL(str(io_library()))
     u8, u16, u32 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32
     lib.super_cut_begin.argtypes = [ctypes.POINTER(Cut), ctypes.c_char_p, u32, u8, u16]
-    lib.super_cut_next.argtypes = [ctypes.POINTER(Cut), ctypes.c_char_p]
-    lib.super_cut_next.restype = u32
+    lib.super_cut_next.argtypes = [ctypes.POINTER(Cut), ctypes.POINTER(u32)]
+    lib.super_cut_next.restype = ctypes.c_void_p
     lib.super_complete.argtypes = [ctypes.c_char_p, u32, u32, u32]
     lib.super_complete.restype = None
     lib.super_run_begin.argtypes = [
@@ -82,16 +84,17 @@ def lib() -> ctypes.CDLL:
 
 def cut(lib: ctypes.CDLL, frame: bytes, kind: int, size: int) -> list[bytes] | None:
     """The segments; None for a frame that is refused."""
-    state = Cut()
-    if lib.super_cut_begin(ctypes.byref(state), frame, len(frame), kind, size):
+    state, room, length = Cut(), ctypes.create_string_buffer(frame, len(frame)), ctypes.c_uint32()
+    if lib.super_cut_begin(ctypes.byref(state), room, len(frame), kind, size):
         return None
     assert state.payload <= SLACK
-    out = ctypes.create_string_buffer(SLACK + size)
-    found = []
-    while length := lib.super_cut_next(ctypes.byref(state), out):
-        found.append(out.raw[:length])
+    start, found = ctypes.addressof(room), []
+    while at := lib.super_cut_next(ctypes.byref(state), ctypes.byref(length)):
+        assert start <= at
+        assert at + length.value <= start + len(frame)
+        found.append(ctypes.string_at(at, length.value))
         told = state.sum
-        assert (told.start, told.end) in ((0, 0), (state.payload, length))
+        assert (told.start, told.end) in ((0, 0), (state.payload, length.value))
         assert told.end % 2 == told.start % 2
         assert told.sum == total(found[-1][told.start : told.end])
     return found

@@ -230,6 +230,66 @@ def test_loss_where_it_happened() -> None:
     assert losses["h2"]["recovery_ms"] == round(0.1 + 0.01 + 0.1 + 5 + 0.1 + 0.01 + 0.1, 3)
 
 
+def test_loss_inside_the_switch() -> None:
+    """Its fault table drops what both ends of h1's link have seen, and results to h3 that neither has."""
+    run = Made(ends="s")
+    for chunk in range(60):
+        sent = [chunk * 0.5] * N
+        if chunk in (7, 20, 33):
+            for rank in range(N):  # all had sent, and send again: h2 and h3 for nothing
+                run.packet(sent[rank] + 0.1, "s", rank, chunk, False)
+                run.packet(sent[rank] + (4.0, 2.0, 3.0)[rank], "s", rank, chunk, False)
+            for rank in range(N):
+                run.packet(sent[0] + 4.01, "s", rank, chunk, True)
+        elif chunk in (12, 40):
+            for rank in range(N):
+                run.packet(sent[rank] + 0.1, "s", rank, chunk, False)
+            for rank in (0, 1):
+                run.packet(sent[0] + 0.11, "s", rank, chunk, True)
+            run.packet(sent[2] + 5, "s", 2, chunk, False)
+            run.packet(sent[2] + 5.01, "s", 2, chunk, True)
+        else:
+            run.chunk(chunk, sent)
+    findings = [finding for finding in run.explained() if finding.kind == "loss"]
+    found = {each.numbers["member"]: each for each in findings}
+    told = {name: (f.numbers["dropped_up"], f.numbers["dropped_down"]) for name, f in found.items()}
+    assert told == {"h1": (3, 0), "h2": (0, 0), "h3": (0, 2)}
+    assert "dropped at least 3 of its contributions and 0 results to it (its fault table" in found["h1"].text
+    assert "dropped" not in found["h2"].text
+
+
+def test_a_slow_switch_and_a_late_result_are_no_loss_inside_it() -> None:
+    """All send again: once while a switch that stands still has not looked at it, once behind a shaper."""
+    run = Made(ends="s")
+    for chunk in range(60):
+        time = chunk * 0.5
+        if 10 <= chunk < 20:  # nothing is done from 5 to 15 ms
+            for rank in range(N):
+                run.packet(time + 0.1, "s", rank, chunk, False)
+                run.packet(time + 4, "s", rank, chunk, False)
+                run.packet(15 + chunk / 1000, "s", rank, chunk, True)
+        elif chunk == 40:  # h2 gets both the late one and the answer to what it sent again
+            for rank in range(N):
+                run.packet(time + 0.1, "s", rank, chunk, False)
+            for rank, late in enumerate((0.11, 6.0, 0.11)):
+                run.packet(time + late, "s", rank, chunk, True)
+            run.packet(time + 3, "s", 1, chunk, False)
+            run.packet(time + 6.1, "s", 1, chunk, True)
+        else:
+            run.chunk(chunk, [time] * N)
+    found = of_kind(run.explained(), "loss")
+    assert [numbers["member"] for numbers in found] == ["h1", "h2", "h3"]
+    assert [(numbers["dropped_up"], numbers["dropped_down"]) for numbers in found] == [(0, 0)] * N
+
+
+def test_without_all_switches_ends_nothing_is_said_of_what_is_inside() -> None:
+    run = Made(ends="h")
+    for chunk in range(60):
+        run.chunk(chunk, [chunk * 0.5] * N, lost_down=[1] if chunk == 12 else [])
+    (numbers,) = of_kind(run.explained(), "loss")
+    assert "dropped_up" not in numbers
+
+
 def test_a_run_that_waits_for_what_was_lost() -> None:
     run = Made(window=4)
     time = 0.0

@@ -228,6 +228,25 @@ def test_small_parts_give_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.values(np.arange(5)), SENT["values"])
 
 
+def test_what_was_read_is_told_in_bytes_of_the_files(tmp_path: Path) -> None:
+    data = made.pcap(FRAMES * 300)
+    paths = [
+        put(tmp_path, data, "a.pcap"),
+        put(tmp_path, gzip.compress(data), "b.pcap.gz"),
+        put(tmp_path, section() + interface() + enhanced(FRAMES[0], 10), "c.pcapng"),
+    ]
+    for path in paths:
+        told: list[int] = []
+        assert len(concat(list(files.read(path, part=1000, told=told.append))))
+        assert sum(told) == path.stat().st_size
+        assert min(told) >= 0
+    both: list[int] = []
+    for _ in files.merged(paths, told=both.append):
+        pass
+    assert sum(both) == sum(path.stat().st_size for path in paths)
+    assert len(both) >= 3
+
+
 def test_merged_by_time_keeping_each_files_order(tmp_path: Path) -> None:
     a = put(
         tmp_path,

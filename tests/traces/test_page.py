@@ -33,6 +33,19 @@ def drawn(out: Path, *files: Path) -> str:
     return out.read_text()
 
 
+def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of each time that the captures are read; what is no terminal shows nothing of it."""
+    words = ["plot", str(GOLDEN / "embedded"), "--html", str(tmp_path / "page.html")]
+    run = CliRunner().invoke(app, words)
+    assert (run.exit_code, run.stderr) == (0, "")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for one
+    run = CliRunner().invoke(app, words)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", run.stderr)
+    assert re.search(r"reading +━+ +100%", shown)
+    assert re.search(r"packets of the page +━+ +100%", shown)
+    assert run.stdout == f"{tmp_path / 'page.html'}\n"
+
+
 def data(text: str) -> dict[str, Any]:
     (told,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     found: dict[str, Any] = json.loads(told)

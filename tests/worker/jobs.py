@@ -54,7 +54,7 @@ def memberships(
 
 def begin(engine: Engine, *arrays: ArrayLike, op: str = "sum", now: float = 0.0, **options: Any) -> Operation:
     """Begin an all-reduce of arrays of one dtype."""
-    return engine.begin(Call(arrays, op, [None] * len(arrays), False), now, **options)
+    return engine.begin(Call(arrays, op, [None] * len(arrays), True), now, **options)
 
 
 class WatchedTransport(MemoryTransport):

@@ -65,6 +65,33 @@ def test_floats(kernels: Kernels, dtype: Any, op: str) -> None:
     assert np.allclose(result.astype(np.float64), exact, rtol=2.0**-7, atol=1e-6)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from([np.float16, ml_dtypes.bfloat16, np.float64]),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 200), min_size=1, max_size=3),
+    st.sampled_from(["sum", "mean"]),
+    st.sampled_from(["new", "out", "in place"]),
+    st.integers(-150, 125),
+    st.integers(0, 2**32),
+)
+def test_other_floats_are_those_of_float32_sums(
+    kernels: Kernels, dtype: Any, n: int, sizes: list[int], op: str, to: str, magnitude: int, seed: int
+) -> None:
+    """Of any magnitude, denormals and sums beyond the dtype among them."""
+    rng = np.random.default_rng(seed)
+    job = Job(n, {"loss": 0.02, "reorder": 0.1, "seed": seed}, kernels=kernels)
+    magnitude = magnitude if dtype != np.float16 else magnitude % 42 - 26
+    for size in sizes:
+        made = np.ldexp(rng.uniform(-1, 1, (n, size)), magnitude)
+        with np.errstate(over="ignore", under="ignore"):
+            arrays = made.astype(dtype)
+            expected = scaled_sums(arrays.astype(np.float32), 1 if op == "mean" else n).astype(dtype)
+        outs = {"new": None, "out": list(np.empty_like(arrays)), "in place": list(arrays)}[to]
+        for result in outputs(job.all_reduce(*arrays, op=op, outs=outs, cast=True)):
+            assert result.tobytes() == expected.tobytes()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(-140, 120), st.data())
 def test_float32_is_within_the_contracts_bound(kernels: Kernels, n: int, magnitude: int, data: Any) -> None:
@@ -86,19 +113,20 @@ def test_float32_is_within_the_contracts_bound(kernels: Kernels, n: int, magnitu
     assert len({r.tobytes() for r in results}) == 1
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_what_other_floats_cannot_hold(kernels: Kernels, dtype: Any) -> None:
     job = Job(2, kernels=kernels)
-    big = np.full(3, np.finfo(dtype).max, dtype)
+    big = np.full(3, ml_dtypes.finfo(dtype).max, dtype)
     outcomes = job.all_reduce(big, big, cast=True)
-    if dtype == np.float64:  # no float32 either
-        assert all(isinstance(o, NonFiniteError) for o in outcomes)
-    else:
+    if dtype == np.float16:
         assert all(np.isposinf(r).all() for r in outputs(outcomes))
-    bad = np.array([1, np.nan, 2], dtype)
-    for rank, outcome in enumerate(job.all_reduce(np.ones(3, dtype), bad, cast=True)):
-        assert isinstance(outcome, NonFiniteError)
-        assert outcome.own == (rank == 1)
+    else:  # 2^127, or no float32 either
+        assert all(isinstance(o, NonFiniteError) for o in outcomes)
+    for value in (np.nan, -np.nan, np.inf, -np.inf):
+        bad = np.array([1, value, 2], dtype)
+        for rank, outcome in enumerate(job.all_reduce(np.ones(3, dtype), bad, cast=True)):
+            assert isinstance(outcome, NonFiniteError)
+            assert outcome.own == (rank == 1)
     assert outputs(job.all_reduce(np.ones(3, dtype), np.ones(3, dtype), cast=True))[0].tolist() == [2.0] * 3
 
 

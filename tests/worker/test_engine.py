@@ -272,10 +272,30 @@ def test_stalled_says_what_is_missing():
     assert str(error).endswith("then call again.")
     assert (error.first, error.missing, error.total) == (100, 4, 21)
     assert error.retransmissions == late.stats.retransmissions > 10
-    for part in ("30 s", "10.0.0.254:48643", "chunk 100", "4 chunk(s)", "21"):
+    for part in ("30 s", "10.0.0.254:48643", "the job's chunk 100 (packet 1 of 21 of", "4 chunk(s)"):
         assert part in str(error)
     with pytest.raises(NotInJobError, match="timed out"):
         begin(late.engine, INT)
+
+
+def test_stalled_tells_the_jobs_chunk_number_from_the_packet_of_its_all_reduce():
+    job = Job(2, window=8, lead=4, g0=100)
+    arrays = [np.zeros(64 * 20, np.int32)] * 2
+    check(arrays, job.all_reduce(*arrays))
+    late = job.workers[0]
+    lost = begin(late.engine, arrays[0], now=0.0)
+    begin(late.engine, INT, now=0.0, timeout=5.0)
+    packets = late.engine.poll(0.0)
+    assert packets["chunk"].tolist() == [121, 122, 123, 124]
+    answers = packets[:2].copy()
+    answers["kind"] ^= 0x30
+    answers["values"][0][:4], answers["values"][0][4:8] = lost._own_call, lost._own_call
+    late.engine.on_results(answers, 0.1)
+    late.engine.poll(6.0)  # the second call's time-out, and what is awaited belongs to the first
+    error = late.engine.failure
+    assert isinstance(error, StalledError)
+    assert (error.seconds, error.first, error.position, error.total) == (5.0, 123, 3, 21)
+    assert "the first is the job's chunk 123 (packet 3 of 21 of its all-reduce)" in str(error)
 
 
 def test_a_late_peer_costs_few_packets_and_no_estimate():

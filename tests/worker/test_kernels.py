@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from tests.worker.jobs import memberships
 from wire.packet import payload_dtype
+from worker.calls import DTYPES
 from worker.kernels import Kernels, NumpyKernels, Stream, Tensors
 from worker.native import NativeKernels, best_kernels
 from worker.quantize import chunk_exponents
@@ -23,6 +27,7 @@ from worker.ring import NEVER, PARKED, Ring
 QUANTUM = 2**31 - 1
 NUMPY = NumpyKernels()
 BITS = st.integers(0, 2**32 - 1)
+FLOATS = ["float32", "float16", "bfloat16", "float64"]
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +49,11 @@ def chunks_of(values: Any, elements: int) -> int:
     return -(-int(values.size) // elements)
 
 
-def stream(tensors: Tensors, is_float: bool, headers: int, ahead: int, workers: int) -> Stream:
+def stream(tensors: Tensors, dtype: str, headers: int, ahead: int, workers: int) -> Stream:
     return Stream(
         elements=tensors.elements,
         chunks=tensors.end,
-        is_float=is_float,
+        dtype=DTYPES[dtype],
         headers=headers,
         ahead=ahead,
         kind=0x1B,
@@ -64,47 +69,59 @@ def filled(
 ) -> list[Any]:
     """All that is written of the packets from position `at` on; the second time with exponents known."""
     source = Tensors.in_turn(arrays, elements)
-    of = stream(source, True, 2, 3, workers)
+    of = stream(source, arrays[0].dtype.name, 2, 3, workers)
     first, second = packets(of.length - at, elements, 0xA5), packets(of.length - at, elements, 0xA5)
     kernels.fill(of, source, first, at)
     of.exponents[:] = np.minimum(largest_exponents(source) + slack, 127)
     of.unsendable[:: slack + 1] = 0
     kernels.fill(of, source, second, at)
+    if arrays[0].dtype != np.float32:
+        return [first, second, of.own_unsendable]
     ints = Tensors.in_turn([array.view(np.int32) for array in arrays], elements)
-    of_ints = stream(ints, False, 2, 0, workers)
+    of_ints = stream(ints, "int32", 2, 0, workers)
     third = packets(max(0, of_ints.length - at), elements, 0xA5)
     kernels.fill(of_ints, ints, third, at)
     return [first, second, third, of.own_unsendable]
 
 
 def largest_exponents(source: Tensors) -> Any:
-    return chunk_exponents(source.rows(0, source.end, np.float32))[0].astype(int)
+    with np.errstate(all="ignore"):
+        rows = source.rows(0, source.end, np.float32)
+    return chunk_exponents(rows)[0].astype(int)
 
 
 def quantized(kernels: Kernels, values: Any, elements: int, exponents: Any, workers: int) -> Any:
     source = Tensors.in_turn([values], elements)
-    of = stream(source, True, 0, source.end, workers)
+    of = stream(source, "float32", 0, source.end, workers)
     of.exponents[:], of.unsendable[:] = exponents, 0
     made = packets(source.end, elements)
     kernels.fill(of, source, made, source.end)
     return made["values"]
 
 
-def delivered(kernels: Kernels, sums: Any, exponents: Any, size: int, ahead: int, workers: int) -> list[Any]:
+def delivered(
+    kernels: Kernels,
+    sums: Any,
+    exponents: Any,
+    size: int,
+    ahead: int,
+    workers: int,
+    dtype: str = "float32",
+) -> list[Any]:
     """All that is written from packets whose place is their index but for some that are not picked."""
     elements = sums["values"].shape[1]
-    values, ints = np.full(size, 7, np.float32), np.full(size, 7, np.int32)
+    values, ints = np.full(size, 7, dtype), np.full(size, 7, np.int32)
     target = Tensors.in_turn(np.split(values, [size // 3]), elements)
     sums = sums[: target.end + ahead]
-    of = stream(target, True, 0, ahead, workers)
+    of = stream(target, dtype, 0, ahead, workers)
     of.exponents[:] = np.resize(exponents, target.end)
     picked = np.arange(len(sums))[:: 2 if len(sums) > 3 else 1].copy()
     with np.errstate(all="ignore"):
         kernels.deliver(of, target, sums, picked, picked.copy())
     to = Tensors.in_turn([ints], elements)
     within = picked[picked < to.end].copy()
-    kernels.deliver(stream(to, False, 1, 0, workers), to, sums, within, within + 1)
-    return [of.exponents, of.unsendable, values.view(np.uint32), ints]
+    kernels.deliver(stream(to, "int32", 1, 0, workers), to, sums, within, within + 1)
+    return [of.exponents, of.unsendable, values, ints]
 
 
 def same(one: list[Any], other: list[Any]) -> None:
@@ -173,9 +190,13 @@ def tensors(draw: Any) -> Any:
 
 
 @settings(max_examples=150, deadline=None)
-@given(tensors(), st.integers(1, 256), st.integers(0, 3), st.data())
-def test_filling(native: NativeKernels, tensor: Any, workers: int, slack: int, data: Any) -> None:
+@given(tensors(), st.integers(1, 256), st.integers(0, 3), st.sampled_from(FLOATS), st.data())
+def test_filling(native: NativeKernels, tensor: Any, workers: int, slack: int, dtype: str, data: Any) -> None:
     elements, values = tensor
+    with np.errstate(all="ignore"):
+        values = values.astype(dtype)
+    if dtype == "float64":
+        values *= data.draw(st.sampled_from([1.0, 1 + 2.0**-25, 2.0**-30, 2.0**200]))
     at = data.draw(st.integers(0, chunks_of(values, elements) + 3))
     borders = sorted(data.draw(st.lists(st.integers(0, values.size), max_size=4)))
     arrays = np.split(values, borders)
@@ -190,10 +211,11 @@ def test_filling(native: NativeKernels, tensor: Any, workers: int, slack: int, d
     st.integers(1, 256),
     st.integers(0, 2**32),
     st.sampled_from([1, 2**8, 2**24, 2**31]),
+    st.sampled_from(FLOATS),
     st.data(),
 )
 def test_delivering(
-    native: NativeKernels, elements: int, workers: int, seed: int, most: int, data: Any
+    native: NativeKernels, elements: int, workers: int, seed: int, most: int, dtype: str, data: Any
 ) -> None:
     rng = np.random.default_rng(seed)
     size = data.draw(st.integers(1, 4 * elements))
@@ -201,11 +223,56 @@ def test_delivering(
     sums = packets(chunks_of(np.zeros(size), elements) + ahead + 1, elements)
     sums["values"] = rng.integers(-most, most, sums["values"].shape)
     sums["values"][rng.random(sums["values"].shape) < 0.02] = -(2**31)
-    sums["e0"] = rng.integers(-128, 128, len(sums))
+    low, high = (-30, 20) if dtype == "float16" and data.draw(st.booleans()) else (-128, 128)
+    sums["e0"] = rng.integers(low, high, len(sums))
     sums["e1"] = np.where(rng.random(len(sums)) < 0.1, 0, -128)
-    exponents = rng.integers(-128, 128, len(sums)).astype(np.int8)
-    expected = delivered(NUMPY, sums, exponents, size, ahead, workers)
-    same(delivered(native, sums, exponents, size, ahead, workers), expected)
+    exponents = rng.integers(low, high, len(sums)).astype(np.int8)
+    expected = delivered(NUMPY, sums, exponents, size, ahead, workers, dtype)
+    same(delivered(native, sums, exponents, size, ahead, workers, dtype), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "least", "beyond"),
+    [("float16", 11, -24, 2.0**16), ("bfloat16", 8, -133, 2.0**128)],
+)
+def test_every_sum_between_two_halves_is_rounded_to_even(
+    kernels: Kernels, dtype: str, bits: int, least: int, beyond: float
+) -> None:
+    """And those next to it. Chunks of one binade: there 31 bits give back any float32."""
+    for e in range(least, round(math.log2(beyond)) + 1):  # 2^(e-1) <= x < 2^e
+        ulp = 2.0 ** max(e - bits, least)
+        low = np.arange(2.0 ** (e - 1) // ulp, 2.0**e / ulp) * ulp
+        middle = (low + ulp / 2).astype(np.float32)
+        below, above = np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(np.inf))
+        values = np.concatenate([low.astype(np.float32), below, middle, above])
+        values = np.concatenate([values, -values]).astype(np.float64)
+        scale = max(e - 1, -128)  # two workers
+        sums = packets(chunks_of(values, 256), 256)
+        quanta = np.zeros((len(sums), 256))
+        quanta.reshape(-1)[: values.size] = np.rint(values * QUANTUM / 2.0 ** (scale + 1))
+        sums["values"] = quanta
+        sums["e0"], sums["e1"] = scale, -128
+        target = np.zeros(values.size, dtype)
+        tensors = Tensors.in_turn([target], 256)
+        every = np.arange(len(sums))
+        kernels.deliver(stream(tensors, dtype, 0, 0, 2), tensors, sums, every, every)
+        rounded = np.rint(values / ulp) * ulp
+        rounded[np.abs(rounded) >= beyond] *= np.inf
+        np.testing.assert_array_equal(target.astype(np.float64), rounded)
+
+
+def test_every_half_is_sent_as_the_float32_that_it_is(kernels: Kernels) -> None:
+    """A float16's by struct, a bfloat16's as the first half of a float32."""
+    bits = np.arange(2**16, dtype=np.uint16)
+    as_float32 = {
+        "float16": np.array(struct.unpack(f"{len(bits)}e", bits.tobytes())).astype(np.float32),
+        "bfloat16": floats(bits.astype(np.uint32) << 16),
+    }
+    for dtype, expected in as_float32.items():
+        halves = bits.view(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        assert isinstance(halves, np.ndarray)
+        one, other = (filled(kernels, [values], 64, 0, 3, 0)[:2] for values in (halves, expected))
+        same(one, other)
 
 
 def test_every_exponent_and_number_of_workers(native: NativeKernels) -> None:

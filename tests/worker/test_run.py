@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat
 import struct
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from tests.worker.api import Api, refused, serving
 from wire.control import RefusedError
 from worker import MismatchError, StalledError, WorkerError
 from worker import run as run_module
-from worker.cli import CODES, app
+from worker.cli import CODES, _Drawn, app
 from worker.join import join
 from worker.run import FileError, OptionError, bytes_of, dtype_of, read, written
 
@@ -239,6 +240,41 @@ def test_what_refuses_the_rank(api: Api) -> None:
 def test_nobody_else_comes(api: Api) -> None:
     api.told = [{"do": "nothing"}] * 1000
     assert "missing: rank 0 (host h1)" in command("demo", "--rank", 0, "--timeout", 0.2, code=5)
+
+
+def interrupted(*words: object) -> str:
+    """Run `worker run`, which an interrupt ends; return what it says of that."""
+    done = CliRunner().invoke(app, ["run", *map(str, words)])
+    assert (done.exit_code, done.stdout) == (130, "")
+    return done.stderr
+
+
+def test_an_interrupt_says_how_far_it_was(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = _Drawn.progress
+
+    def interrupt(self: _Drawn, iteration: int, done: int, elements: int) -> None:
+        progress(self, iteration, done, elements)
+        if iteration == 2 and done == elements:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_Drawn, "progress", interrupt)
+    said = interrupted("demo", "--rank", 0, "--iters", 5, "--json")
+    assert said == "stopped: rank 0 of 1 was in all-reduce 3 of 5 (100% summed), and has left job demo\n"
+    assert api.calls[-1][:2] == ("DELETE", "/v1/sessions/s1")
+
+
+def test_an_interrupt_while_others_are_missing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = api.answer
+
+    def interrupt(method: str, path: str, body: Any) -> Any:
+        if path.endswith("/sync"):
+            os.kill(os.getpid(), signal.SIGINT)
+            return 200, {"do": "nothing"}
+        return answer(method, path, body)
+
+    monkeypatch.setattr(api, "answer", interrupt)
+    said = interrupted("demo", "--rank", 0)  # among what the server says of a caller that is gone
+    assert "stopped: this rank was waiting for the other ranks, and has left job demo\n" in said
 
 
 def test_every_error_has_a_code_that_the_help_tells() -> None:

@@ -411,7 +411,7 @@ def test_a_time_out_for_results_that_do_not_come_says_that_the_switch_has_them(m
 
 def test_a_time_out_with_nothing_sent_asks_nobody(make_job: MakeJob) -> None:
     [worker] = make_job(1).workers
-    told = StalledError(2.0, 7, 0, 9, "10.0.255.1:48640", 0)
+    told = StalledError(2.0, 7, 0, 3, 9, "10.0.255.1:48640", 0)
     session: Any = worker._session
     session.look(told)
     assert told.lacking == {}

@@ -38,7 +38,7 @@ class Twins(Engine):
     def begin(self, call: Call, now: float, *, timeout: float | None = None) -> Operation:
         copies = [source.copy() for source in call.sources]
         operation = super().begin(call, now, timeout=timeout)
-        other = self.twin.begin(Call(copies, call.op, [None] * len(copies), False), now, timeout=timeout)
+        other = self.twin.begin(Call(copies, call.op, [None] * len(copies), True), now, timeout=timeout)
         self.pairs.append((operation, other))
         return operation
 

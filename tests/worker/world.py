@@ -30,6 +30,7 @@ from worker.operation import Operation
 
 SITE = SwitchSite("10.0.255.1", "02:01:0a:00:ff:01", 64, FEW_SLOTS)
 ELEMENTS = SITE.elements
+DTYPES: tuple[Any, ...] = (np.int32, np.float32, np.float16)
 STEPS = 60_000
 """More than any run needs; beyond it a run is stuck."""
 P4INFO = P4Info.from_file(form(ELEMENTS, FEW_SLOTS).p4info_path)
@@ -92,13 +93,13 @@ class Tensors:
         """One array, or up to three of a list."""
         rng = np.random.default_rng([self._seed, number])
         total = int(rng.integers(0, self._longest * ELEMENTS))
-        is_float = bool(rng.integers(2))
+        dtype = DTYPES[int(rng.integers(len(DTYPES)))]
         borders = np.sort(rng.integers(0, total + 1, int(rng.integers(3))))
         rng = np.random.default_rng([self._seed, number, rank])
-        if is_float:
-            values = rng.uniform(-1, 1, total).astype(np.float32)
+        if dtype == np.int32:
+            values = rng.integers(-(2**31), 2**31, total, dtype=np.int64).astype(dtype)
         else:
-            values = rng.integers(-(2**31), 2**31, total, dtype=np.int64).astype(np.int32)
+            values = rng.uniform(-1, 1, total).astype(dtype)
         return [part.copy() for part in np.split(values, borders)]
 
     def check(self, number: int, results: list[NDArray[Any]]) -> None:
@@ -110,9 +111,10 @@ class Tensors:
                 expected = np.sum(arrays, axis=0, dtype=np.int64).astype(np.int32)
                 np.testing.assert_array_equal(result, expected)
             else:
+                rounding = np.spacing(np.abs(result)).astype(np.float64)
                 quantum = self._n * 2.0 / (2**31 - 1)
                 exact = np.sum(arrays, axis=0, dtype=np.float64)
-                assert (np.abs(result - exact) <= self._n * quantum + 2.0**-24 * np.abs(exact)).all()
+                assert (np.abs(result - exact) <= self._n * quantum + rounding).all()
         first = self.results.setdefault(number, results)
         for one, other in zip(first, results, strict=True):
             np.testing.assert_array_equal(one, other)
