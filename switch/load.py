@@ -140,9 +140,7 @@ def _instances(root: dict[str, Any], members: dict[str, Any]) -> tuple[list[Any]
                 for i, (name, kind) in enumerate(members[j["header_type"]])
             ]
             ids = [one["id"] for one in made]
-            unions.append(
-                {"name": j["name"], "id": free, "union_type": j["header_type"], "header_ids": ids}
-            )
+            unions.append({"name": j["name"], "id": free, "union_type": j["header_type"], "header_ids": ids})
             headers += made
             free += len(made)
     return headers, unions

@@ -194,10 +194,9 @@ class Names:
         `[union stack, "member.field"]`.
         """
         if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
-            if isinstance(value[0], dict):
-                header = self.expression(value[0], params, source)
-            else:
-                header = self.element(value[0], source) if _names(value[0], 2) else None
+            if _names(value[0], 2):
+                return self.field_of(self.element(value[0], source), value[1], source)
+            header = self.expression(value[0], params, source) if isinstance(value[0], dict) else None
             if isinstance(header, ir.HeaderRef):
                 return self.field_of(header, value[1], source)
         if _names(value, 2) and value[0] in self.union_stacks:
