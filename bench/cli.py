@@ -35,13 +35,15 @@ def bench_switch(
         typer.Option(help="Only sums of packets with so many values, 64 or 256; default: all."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Workers that contribute.")] = 4,
-    seconds: Annotated[float, typer.Option(min=0.01, help="How long each rate is measured.")] = 2.0,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long each rate is measured.")] = 4.0,
     as_json: JsonOption = False,
 ) -> None:
     """Packets a second and the time to load a program: the embedded switch, and bmv2 where present.
 
     The same program, entries and packets for each, in turns. Over veth pairs (needs root) a sender in C
     keeps a window of packets under way; what comes back is compared, sums also show in the switch's counters.
+    Rates are means; how many times bmv2's is the median over rounds in which each switch has a short turn,
+    since the speed of a machine that others share changes by the second.
     """
     from bench import pipeline, switch
     from bench.work import SLOTS, Aggregation, Forwarding, Work
@@ -228,6 +230,7 @@ def _rate_tree(rate: Rate) -> dict[str, Any]:
         "answers": rate.answers,
         "seconds": rate.seconds,
         "window": rate.window,
+        "turns": rate.turns,
         "resent": rate.resent,
         "packets_per_cpu_s": rate.packets_per_cpu_s,
         "sender_idle": rate.sender_idle,

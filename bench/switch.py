@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from math import ceil
+from statistics import median
 from time import perf_counter, thread_time
 
 import numpy as np
@@ -36,7 +38,8 @@ from .work import SLOTS, Check, Work
 BATCHES = 16
 """Windows that are prepared together in process; even, so that slot and version repeat."""
 WARM_UP_S = 0.05
-TURN_S = 0.5
+TURN_S = 0.2
+"""Of each switch in a round. Short, since the speed of a machine that others share changes by the second."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class Rate:
     """Spent in the switch (in process), or from first frame to last answer (over veth)."""
     window: int
     resent: int = 0
+    turns: tuple[float, ...] = ()
+    """Packets a second in each turn; the turns of one number followed each other in all columns."""
     sender_idle: float | None = None
     """Share of the time in which the sender had nothing to do but wait for the switch."""
     switch_cpus: float | None = None
@@ -100,6 +105,7 @@ class Measured(ABC):
         self.column = column
         self._stream = stream
         self._check = check
+        self._turns: list[float] = []
         self.seconds = 0.0
 
     @abstractmethod
@@ -116,8 +122,11 @@ class Measured(ABC):
         self._before = self._sent()
 
     def run(self, seconds: float) -> None:
-        """Measure for `seconds` more. Raises WrongSumError, and BenchError over veth."""
-        self.seconds += self._run(seconds)
+        """Measure for `seconds` more, a turn. Raises WrongSumError, and BenchError over veth."""
+        before = self._sent()[0]
+        took = self._run(seconds)
+        self._turns.append(len(self._stream.values) * (self._sent()[0] - before) / took)
+        self.seconds += took
 
     def rate(self) -> Rate:
         """Return what was measured; RefusedError unless the switch did all of it by its own counters."""
@@ -130,7 +139,8 @@ class Measured(ABC):
             now - before for now, before in zip((chunks, answers, resent), self._before, strict=True)
         )
         return Rate(
-            self.column, lanes * chunks, answers, self.seconds, self._stream.window, resent, *self._shares()
+            *(self.column, lanes * chunks, answers, self.seconds, self._stream.window, resent),
+            *(tuple(self._turns), *self._shares()),
         )
 
     def _shares(self) -> tuple[float | None, float | None]:
@@ -141,26 +151,30 @@ class Measured(ABC):
 def measure(
     switches: Sequence[Measured], seconds: float, progress: Sequence[Callable[[float], None]]
 ) -> list[Rate]:
-    """Measure each switch for `seconds`, in turns: a machine that is busy with else is so for all of them.
+    """Measure each switch for `seconds`, in rounds of short turns: all have theirs at nearly the same time.
 
     `progress` is told each one's share that is done. Raises RefusedError, WrongSumError, BenchError.
     """
     for switch in switches:
         switch.warm_up()
-    while any(switch.seconds < seconds for switch in switches):
+    rounds = ceil(seconds / TURN_S)
+    for done in range(rounds):
         for switch, tell in zip(switches, progress, strict=True):
-            if switch.seconds < seconds:
-                switch.run(min(TURN_S, seconds - switch.seconds))
-                tell(switch.seconds / seconds)
+            switch.run(seconds / rounds)
+            tell((done + 1) / rounds)
     return [switch.rate() for switch in switches]
 
 
 def ratios(rates: Mapping[str, Rate]) -> dict[str, float]:
-    """Return each column's rate as a multiple of bmv2's; {} without bmv2's."""
+    """Return each column's rate as a multiple of bmv2's, the median over the rounds; {} without bmv2's."""
     if PEER not in rates:
         return {}
-    base = rates[PEER].packets_per_s
-    return {column: rate.packets_per_s / base for column, rate in rates.items() if column != PEER}
+    base = rates[PEER].turns
+    return {
+        column: median(mine / peers for mine, peers in zip(rate.turns, base, strict=True))
+        for column, rate in rates.items()
+        if column != PEER
+    }
 
 
 def missing() -> dict[str, str]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ OURS = names.PREFIX
 CYCLE = switch.BATCHES * switch.COLUMNS["embedded"].window
 RATE = {
     *("packets_per_s", "packets", "answers", "seconds", "window", "resent", "sender_idle", "switch_cpus"),
-    "packets_per_cpu_s",
+    *("packets_per_cpu_s", "turns"),
 }
 
 
@@ -56,6 +57,7 @@ def test_the_embedded_switch_takes_every_packet(what: work.Work) -> None:
     assert rate.answers == rate.packets
     assert (rate.resent, rate.sender_idle) == (0, None)
     assert rate.packets_per_s == rate.packets / rate.seconds
+    assert rate.turns == pytest.approx([rate.packets_per_s])
 
 
 def test_replays_are_no_contributions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,10 +167,21 @@ def test_without_root_the_command_measures_in_process_and_says_so(monkeypatch: p
     assert row["targets"]["embedded"].keys() == RATE
 
 
-def test_ratios_are_of_bmv2s_rate() -> None:
-    rates = {name: switch.Rate(name, n, n, 2.0, 16) for name, n in (("embedded", 600), ("bmv2", 40))}
+def test_ratios_are_the_medians_of_those_of_rounds() -> None:
+    # In the second round the machine was slow for all, in the third for bmv2 alone.
+    turns = {"embedded": (600.0, 300.0, 600.0), "bmv2": (40.0, 20.0, 10.0)}
+    rates = {name: switch.Rate(name, 9, 9, 2.0, 16, turns=each) for name, each in turns.items()}
     assert switch.ratios(rates) == {"embedded": 15.0}
     assert switch.ratios({"embedded": rates["embedded"]}) == {}
+
+
+def test_all_have_turns_in_every_round() -> None:
+    shares: list[float] = []
+    with ExitStack() as stack:
+        both = [stack.enter_context(switch.opened("embedded", work.Aggregation(64, 2))) for _ in range(2)]
+        rates = switch.measure(both, 2.5 * switch.TURN_S, [shares.append, shares.append])
+    assert [len(rate.turns) for rate in rates] == [3, 3]
+    assert shares == [1 / 3, 1 / 3, 2 / 3, 2 / 3, 1.0, 1.0]
 
 
 def test_rates_for_a_second_of_a_processor() -> None:
