@@ -125,7 +125,7 @@ def _load_wide(b: Block, places: list[str], fields: tuple[ir.Field, ...], at: st
             b.line(f"sw_load_wide({place}, {at}, {bit}, {f.width});")
         else:
             t = b.temp()
-            b.line(f"uint64_t {t};")
+            b.line(f"uint64_t {t} = 0;")
             b.line(f"sw_load_wide(&{t}, {at}, {bit}, {f.width});")
             b.line(f"{place} = {_cast(f)}{t};")
         bit += f.width
