@@ -17,6 +17,8 @@ from switch.shape import check_shape
 
 MAX_WIDTH = 4096
 MAX_ARRAY = 1 << 28
+ON_HEADERS = ("assign_header", "copy_header", "add_header", "add_header_fast", "remove_header")
+"""Primitives all of whose operands are headers."""
 REQUIRED = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
 
 
@@ -115,8 +117,8 @@ def _header_type(j: Any) -> ir.HeaderType:
                 )
             fields.append(ir.Field(f[0], limit * 8 - fixed, varbit=True))
             continue
-        if not 0 < width <= MAX_WIDTH:
-            raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 1..{MAX_WIDTH}", str(source))
+        if not 0 <= width <= MAX_WIDTH:
+            raise LoadError(f"field {name}.{f[0]}", f"width {width!r} is not in 0..{MAX_WIDTH}", str(source))
         fields.append(ir.Field(f[0], width, bool(len(f) > 2 and f[2]), bool(len(f) > 3 and f[3])))
     if sum(f.varbit for f in fields) > 1:
         raise LoadError(f"header type {name!r}", "more than one varbit field", str(source))
@@ -125,12 +127,33 @@ def _header_type(j: Any) -> ir.HeaderType:
     return ir.HeaderType(name, tuple(fields))
 
 
+def _instances(root: dict[str, Any], members: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The headers and the header unions. A union in a struct of unions alone p4c writes as one header of
+    the union's type, and refers to its members all the same."""
+    headers = [j for j in root["headers"] if j["header_type"] not in members]
+    unions = list(root.get("header_unions") or ())
+    free = 1 + max((j["id"] for j in (*root["headers"], *unions)), default=0)
+    for j in root["headers"]:
+        if j["header_type"] in members:
+            made = [
+                {"name": f"{j['name']}.{name}", "id": free + i, "header_type": kind}
+                for i, (name, kind) in enumerate(members[j["header_type"]])
+            ]
+            ids = [one["id"] for one in made]
+            unions.append({"name": j["name"], "id": free, "union_type": j["header_type"], "header_ids": ids})
+            headers += made
+            free += len(made)
+    return headers, unions
+
+
 def _headers(root: dict[str, Any], names: Names) -> None:
+    members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
+    headers, all_unions = _instances(root, members)
     _unique((j["name"] for j in root["header_types"]), "header type")
-    _unique((j["name"] for j in root["headers"]), "header")
+    _unique((j["name"] for j in headers), "header")
     names.types = {j["name"]: _header_type(j) for j in root["header_types"]}
     by_id: dict[int, ir.Header] = {}
-    for j in root["headers"]:
+    for j in headers:
         if j["header_type"] not in names.types:
             raise LoadError(f"header {j['name']!r}", f"no header type {j['header_type']!r}")
         h = ir.Header(j["id"], j["name"], names.types[j["header_type"]], bool(j.get("metadata")))
@@ -139,8 +162,9 @@ def _headers(root: dict[str, Any], names: Names) -> None:
         if h.id in by_id:
             raise LoadError(f"header {h.name!r}", f"id {h.id} is used twice")
         by_id[h.id] = names.headers[h.name] = h
-    for section in ("header_stacks", "header_union_types", "header_unions", "header_union_stacks"):
+    for section in ("header_stacks", "header_union_types", "header_union_stacks"):
         _unique((j["name"] for j in root.get(section) or ()), section)
+    _unique((j["name"] for j in all_unions), "header union")
     for j in root.get("header_stacks") or ():
         what = f"header stack {j['name']!r}"
         elements = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
@@ -149,9 +173,8 @@ def _headers(root: dict[str, Any], names: Names) -> None:
         if not elements or any(e.type is not stack.type or e.metadata for e in elements):
             raise LoadError(f"header stack {stack.name!r}", "its elements are not headers of its type")
         names.stacks[stack.name] = stack
-    members = {j["name"]: j["headers"] for j in root.get("header_union_types") or ()}
     unions: dict[int, ir.Union] = {}
-    for j in root.get("header_unions") or ():
+    for j in all_unions:
         what = f"header union {j['name']!r}"
         wanted = known(members, j["union_type"], what, "union type")
         parts = tuple(known(by_id, i, what, "header of id") for i in j["header_ids"])
@@ -315,7 +338,11 @@ def _element(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Consta
 def load_call(j: Any, names: Names, params: tuple[ir.Param, ...]) -> ir.Call:
     """One primitive."""
     source = source_of(j)
-    args = tuple(names.operand(p, params, source) for p in j.get("parameters") or ())
+    given = j.get("parameters") or ()
+    if j["op"] in ON_HEADERS:
+        args = tuple(names.header_of(p, source) or names.operand(p, params, source) for p in given)
+    else:
+        args = tuple(names.operand(p, params, source) for p in given)
     return ir.Call(j["op"], args, source)
 
 
@@ -324,7 +351,7 @@ def _action(j: Any, names: Names) -> ir.Action:
     what = f"action {j['name']!r}"
     params = tuple(ir.Param(p["name"], p["bitwidth"]) for p in j.get("runtime_data") or ())
     for p in params:
-        if not 0 < p.width <= MAX_WIDTH:
+        if not 0 <= p.width <= MAX_WIDTH:
             raise LoadError(f"parameter {p.name!r} of {j['name']!r}", f"width {p.width!r}", str(source))
     with within(what):
         body = tuple(load_call(c, names, params) for c in j.get("primitives") or ())

@@ -163,8 +163,45 @@ class Names:
                 f"field {name!r}", f"header type {header.type.name} has none", str(source)
             ) from None
 
-    def field(self, value: Any, source: ir.Source) -> ir.FieldRef | ir.ValidBit:
-        """`[header, field]`, aliases resolved."""
+    def header_of(self, j: Any, source: ir.Source) -> ir.HeaderRef | None:
+        """The header that a value means where a header is wanted; None if p4c writes it like any value.
+
+        p4c writes `stack.last` and `stack.next` as if they were fields of the stack, and a member of the last
+        union of a stack so too: what it writes for the field `last` of the last header looks the same.
+        """
+        while isinstance(j, dict) and j.get("type") == "expression" and "op" not in j:
+            j = j.get("value")
+        if not (isinstance(j, dict) and j.get("type") == "stack_field" and _names(j.get("value"), 2)):
+            return None
+        return self.element(j["value"], source)
+
+    def element(self, value: Any, source: ir.Source) -> ir.HeaderRef:
+        """`[stack, "last" or "next"]`, or `[union stack, member]` of its last union."""
+        if value[0] in self.union_stacks:
+            return self.union_member(ir.UnionRef(stack=self.union_stacks[value[0]]), value[1], source)
+        stack = self.stack(value[0], source)
+        if value[1] not in ("last", "next"):
+            raise LoadError(f"element {value[1]!r} of a stack", "only last and next are known", str(source))
+        return ir.HeaderRef(stack=stack, index=ir.StackCount(stack, 0) if value[1] == "next" else None)
+
+    def field(
+        self, value: Any, source: ir.Source, params: tuple[ir.Param, ...] = ()
+    ) -> ir.FieldRef | ir.ValidBit:
+        """`[header, field]`, aliases resolved.
+
+        p4c also writes `[expression, "$valid$"]` for an element at a computed index; in a parser
+        `[[stack, "last"], "$valid$"]`, and of a stack's last union `[[union stack, member], "$valid$"]` and
+        `[union stack, "member.field"]`.
+        """
+        if isinstance(value, list) and len(value) == 2 and not isinstance(value[0], str):
+            if _names(value[0], 2):
+                return self.field_of(self.element(value[0], source), value[1], source)
+            header = self.expression(value[0], params, source) if isinstance(value[0], dict) else None
+            if isinstance(header, ir.HeaderRef):
+                return self.field_of(header, value[1], source)
+        if _names(value, 2) and value[0] in self.union_stacks:
+            member, _, name = value[1].partition(".")
+            return self.field_of(self.element([value[0], member], source), name, source)
         if not _names(value, 2):
             raise LoadError("field", f"expected [header, field], found {value!r:.80}", str(source))
         if value[0] not in self.headers:
@@ -240,7 +277,7 @@ class Names:
         if kind == "expression":
             return self.expression(value, params, source)
         if kind == "field":
-            return self.field(value, source)
+            return self.field(value, source, params)
         if kind == "hexstr":
             return ir.Const(integer(value, "constant", source))
         if kind == "bool":
@@ -255,9 +292,10 @@ class Names:
             return self.stack_field(value, source)
         if kind == "union_stack_field":
             return self.union_stack_field(value, source)
-        if kind == "header":
+        union = isinstance(value, str) and value in self.unions  # so p4c writes `choices[1]`
+        if kind == "header" and not union:
             return self.header(value, source)
-        if kind == "header_union":
+        if kind in ("header", "header_union"):
             return self.union(value, source)
         if kind == "header_stack":
             return self.stack(value, source)

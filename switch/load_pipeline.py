@@ -127,14 +127,16 @@ def _profile(
 
 def _key(j: Any, names: Names, table: str, source: ir.Source) -> ir.Key:
     match, target = j.get("match_type"), j["target"]
-    name = j.get("name") or (".".join(target) if isinstance(target, list) else str(target))
+    name = j.get("name") or (".".join(map(str, target)) if isinstance(target, list) else str(target))
     if match == "valid":
         return ir.Key(name, "exact", ir.ValidBit(names.header(target, source)), 1, None)
     if match not in MATCHES:
         raise LoadError(
             f"key {name!r} of table {table!r}", f"match kind {match!r} is not supported", str(source)
         )
-    value = names.field(target, source)
+    value = names.value(target, (), source) if isinstance(target, dict) else names.field(target, source)
+    if not isinstance(value, ir.FieldRef | ir.ValidBit):
+        raise LoadError(f"key {name!r} of table {table!r}", "it is neither field nor validity", str(source))
     if isinstance(value, ir.FieldRef) and value.field.varbit:
         raise LoadError(f"key {name!r} of table {table!r}", "a varbit cannot be matched on", str(source))
     width = value.field.width if isinstance(value, ir.FieldRef) else 1

@@ -231,8 +231,10 @@ state = {
         )
     ),
 }
+computed = record({}, {"op": text, "type": text})
+key_target = either(field_name, text, row(computed, text), computed, wanted="[header, field] or a header")
 key = record(
-    {"match_type": text, "target": either(field_name, text, wanted="[header, field] or a header")},
+    {"match_type": text, "target": key_target},
     {"name": name_or_none, "mask": optional(number)},
 )
 entry = record(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from switch import ir
 from switch.arguments import checked, pack
@@ -357,17 +357,24 @@ def _normal(t: ir.Table, k: ir.Key, m: MatchValue) -> MatchValue:
     where = f"key {k.name!r} of table {t.name!r}"
     if not isinstance(m, wanted):
         raise BadKey(f"{where} is matched by {wanted.__name__}, not by {type(m).__name__}")
-    return normal(where, k.width, m)
+    return _masked(k, normal(where, k.width, m))
+
+
+def _masked(k: ir.Key, m: MatchValue) -> MatchValue:
+    """The value under the mask that P4_14 may give a key: the packet's is masked alike (match_units.cpp)."""
+    if k.mask is None:
+        return m
+    return replace(m, low=m.low & k.mask) if isinstance(m, Range) else replace(m, value=m.value & k.mask)
 
 
 def _const_match(k: ir.Key, m: ir.Match) -> MatchValue:
     if k.match == "exact":
-        return Exact(m.value)
+        return _masked(k, Exact(m.value))
     if k.match == "lpm":
-        return Lpm(m.value, m.prefix_len)
+        return _masked(k, Lpm(m.value, m.prefix_len))
     if k.match == "range":
-        return Range(m.value, m.mask)
-    return Ternary(m.value, m.mask)
+        return _masked(k, Range(m.value, m.mask))
+    return _masked(k, Ternary(m.value, m.mask))
 
 
 def meter_call(

@@ -14,6 +14,8 @@ def decode(value: bytes, bits: int, what: str) -> int:
     Raises:
         RpcError: INVALID_ARGUMENT if it is empty or does not fit, UNIMPLEMENTED if the field has no width.
     """
+    if not bits and value and not any(value):
+        return 0  # of a bit<0>, which looks the same
     if not bits:
         raise unimplemented(f"{what} has no bit width in the P4Info (type error, or translated to a string)")
     if not value:

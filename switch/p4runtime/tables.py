@@ -278,6 +278,11 @@ class Tables:
         """What an entry is to do. A one-shot set is made a group here: see `_releasing`."""
         if table.implementation:
             return self._profiles.target(table.implementation, action), []
+        if self._device.program.tables[table.name].profile is not None:
+            raise invalid(
+                f"The action profile of {table.name} has no name in the P4Info, so that nothing can refer to "
+                'its members: write @name("...") before `implementation` in the P4 program'
+            )
         kind = action.WhichOneof("type")
         if kind != "action":
             raise invalid(f"Table {table.name} is direct: it takes an action, not {kind or 'nothing'}")

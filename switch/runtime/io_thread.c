@@ -180,27 +180,28 @@ static void take_uniform(io *o, port *p, super_cut *cut) {
     count(&p->rx_bytes, (uint64_t)segments * first.len);
     if (p->in.file)
         capture_write(p, &p->in, first.data, first.len, &o->listener);
-    while (cut->index < segments) {
+    while (p->in.file && cut->index < segments) {
         uint32_t len;
-        if (p->in.file)
-            capture_write(p, &p->in, super_cut_next(cut, &len), len, &o->listener);
-        else
-            super_cut_skip(cut, segments);
+        const uint8_t *segment = super_cut_next(cut, &len);
+        capture_write(p, &p->in, segment, len, &o->listener);
     }
+    super_cut_skip(cut, segments);
 }
 
 typedef struct cutting {
     io *o;
     port *port;
     super_cut cut;
+    unsigned left; /* of this batch */
 } cutting;
 
 static int next_segment(void *context, sw_packet *packet) {
     cutting *c = context;
     uint32_t len;
-    const uint8_t *segment = super_cut_next(&c->cut, &len);
+    const uint8_t *segment = c->left ? super_cut_next(&c->cut, &len) : NULL;
     if (!segment)
         return 0;
+    c->left--;
     /* Nothing else will touch the one after it before it is summed up. */
     for (uint32_t at = 0; at < c->cut.size; at += CACHE_LINE)
         __builtin_prefetch(c->cut.frame + c->cut.at + at);
@@ -210,7 +211,7 @@ static int next_segment(void *context, sw_packet *packet) {
 }
 
 static void take_super(io *o, port *p, uint8_t *frame, uint32_t len, const super_header *h) {
-    cutting c = {o, p, {0}};
+    cutting c = {.o = o, .port = p};
     if (super_cut_begin(&c.cut, frame, len, h->gso_type, h->gso_size)) {
         count(&p->rx_packets, 1);
         count(&p->rx_errors, 1);
@@ -220,11 +221,15 @@ static void take_super(io *o, port *p, uint8_t *frame, uint32_t len, const super
     run(o); /* what came before it */
     take_uniform(o, p, &c.cut);
     o->cut_bytes += c.cut.len - c.cut.at;
-    if (o->process)
-        process(o, next_segment, &c);
-    else
-        for (sw_packet segment; next_segment(&c, &segment);)
-            ;
+    /* There may be 65,000: no queue has room for so many, and whoever waits for the program is not to wait so long. */
+    while (c.cut.at < c.cut.len) {
+        c.left = BATCH;
+        if (o->process)
+            process(o, next_segment, &c);
+        else
+            for (sw_packet segment; next_segment(&c, &segment);)
+                ;
+    }
 }
 
 /* A frame that came, with its VLAN tag; it must stay until run(). */

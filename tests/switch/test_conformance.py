@@ -18,6 +18,7 @@ from switch.stf import StfRunner
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parents[2] / "shared" / "conformance"
 NAMES = sorted(p.parent.name for p in PROGRAMS.glob("*/*.stf"))
+OWN = sorted(p.stem for p in (HERE / "fixtures").glob("*.stf"))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,8 @@ def check(name: str) -> None:
     assert result.sent > 0
 
 
-def test_own_program() -> None:
-    with SwitchDevice.load(HERE / "fixtures" / "forward.json") as device:
-        result = StfRunner(device).run((HERE / "fixtures" / "forward.stf").read_text())
+@pytest.mark.parametrize("name", OWN)
+def test_own_program(name: str) -> None:
+    with SwitchDevice.load(HERE / "fixtures" / f"{name}.json") as device:
+        result = StfRunner(device).run((HERE / "fixtures" / f"{name}.stf").read_text())
     assert result.passed, result.failures

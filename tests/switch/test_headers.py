@@ -37,6 +37,7 @@ LAYOUTS: list[list[tuple[str, int]]] = [
     [("a", 12), ("b", 300), ("c", 8)],
     [(f"v{i}", 32) for i in range(256)],
     [(f"v{i}", 16) for i in range(9)] + [("x", 5), ("y", 3)] + [(f"w{i}", 64) for i in range(5)],
+    [("n", 0), ("a", 3), ("o", 0), ("b", 66), ("c", 3), ("m", 0)],
     [("p", 4), ("q", 4)] + [(f"v{i}", 8) for i in range(7)] + [("z", 24)],
 ]
 

@@ -268,3 +268,31 @@ def test_members_rest_while_their_port_is_down(served: Served, client: Controlle
         for port in (1, 2):
             served.dataplane.set_port(port, up=True)
     eventually(lambda: ports() == {1, 2}, "both are back")
+
+
+def test_a_profile_without_a_name_is_in_the_json_alone(client: Controller) -> None:
+    """As p4c writes `implementation = action_profile(16)`, and simple_switch_grpc loads it."""
+    info = p4info("groups")
+    route = next(t for t in info.tables if t.preamble.alias == "route")
+    profile = route.implementation_id
+    route.ClearField("implementation_id")
+    kept = [p for p in info.action_profiles if p.preamble.id != profile]
+    del info.action_profiles[:]
+    info.action_profiles.extend(kept)
+    client.info = info
+    client.set_pipeline(p4info=info, json=program("groups"))
+    action = client.action("forward", 1)
+    ((code, message),) = client.refused(table(INSERT, client.entry("route", {}, action)))
+    assert code == "INVALID_ARGUMENT"
+    assert "@name" in message
+
+
+def test_of_a_parameter_without_use_the_json_may_know_nothing(client: Controller) -> None:
+    """As p4c writes P4_14's actions: simple_switch_grpc loads it, and refuses entries with the action."""
+    info = p4info("groups")
+    forward = next(a for a in info.actions if a.preamble.alias == "forward")
+    forward.params.add(id=2, name="unused", bitwidth=8)
+    client.info = info
+    client.set_pipeline(p4info=info, json=program("groups"))
+    ((code, message),) = client.refused(update(INSERT, **member(client, 1, client.action("forward", 1, 2))))
+    assert (code, "1 arguments" in message) == ("INVALID_ARGUMENT", True)

@@ -138,6 +138,19 @@ def test_udp_super_packets_leave_as_such(joining: Ports, hosts: list[Host]) -> N
     assert joining.stats()[1].tx_supers == 1
 
 
+def test_any_number_of_segments(ports: Ports, hosts: list[Host]) -> None:
+    # Linux bounds those of TCP by the payload's bytes alone: more than a port's queue has room for.
+    program = Patch(cross)
+    start(ports, hosts, program=program)
+    with hosts[0].raw(headers=True) as sender:
+        header = VNET.pack(NEEDS_CSUM, TCPV4, 54, 1, 34, 16)
+        sender.send(header + Flow(protocol=TCP, flags=ACK | CWR).frame(bytes(6000), partial=True))
+        until(lambda: sum(program.batches) == 6000, "the segments to pass")
+    sent_supers(ports, 1, 6000)
+    assert ports.stats()[1].tx_dropped == 0
+    assert max(program.batches) <= 64
+
+
 def test_a_receiver_without_offloads_gets_packet_by_packet(ports: Ports, hosts: list[Host]) -> None:
     # With the switch's own end unable to send super-packets, the kernel cuts them up before the cable.
     subprocess.run(["ethtool", "-K", hosts[1].port, "tx", "off"], check=True, capture_output=True)

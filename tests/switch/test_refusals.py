@@ -109,7 +109,7 @@ def table(root: dict[str, Any]) -> dict[str, Any]:
             ["'ap'"],
         ),
         (lambda r: r["header_types"][1]["fields"].append(["x", 4, False]), ["whole bytes"]),
-        (lambda r: r["header_types"][1]["fields"].append(["x", 0, False]), ["h_t.x", "width 0"]),
+        (lambda r: r["header_types"][1]["fields"].append(["x", 5000, False]), ["h_t.x", "width 5000"]),
         (lambda r: r["header_types"][1]["fields"].append(["x", 5000, False]), ["5000"]),
         (lambda r: r["header_types"][1]["fields"].append(["x", "*"]), ["varbit", "max_length"]),
         (lambda r: r["headers"][1].update(header_type="no_t"), ["'no_t'"]),

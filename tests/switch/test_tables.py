@@ -254,6 +254,29 @@ def test_a_key_of_an_invalid_header_reads_as_zero() -> None:
         assert d.process([(0, b"\x01")]) == [(5, b"\x01")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "match", "priority"),
+    [
+        ("exact", Exact(0x35), None),
+        ("lpm", Lpm(0x35, 8), None),
+        ("ternary", Ternary(0x35, 0xFF), 1),
+        ("range", Range(0x35, 0x35), 1),
+    ],
+)
+def test_a_mask_of_the_key_holds_for_entries_too(kind: str, match: MatchValue, priority: int | None) -> None:
+    b = program([f"{kind}:a"])
+    b.root["pipelines"][0]["tables"][0]["key"][0]["mask"] = "0x0f"
+    with SwitchDevice.load(b.json) as d:
+        handle = d.table_insert("t", [match], "hit", [1], priority)
+        found = [a for a in range(256) if result(d, a) == 1]
+        # simple_switch masks where a range starts, not where it ends
+        assert found == [a for a in range(256) if (a & 0xF >= 5 if kind == "range" else a & 0xF == 5)]
+        if kind == "exact":
+            assert d.table_find("t", [Exact(0xF5)], None) == handle
+            with pytest.raises(DuplicateEntry):
+                d.table_insert("t", [Exact(0xF5)], "hit", [2])
+
+
 def test_hit_and_miss_lead_to_different_nodes() -> None:
     b = program(["exact:a"])
     ingress = b.root["pipelines"][0]
