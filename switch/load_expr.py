@@ -265,6 +265,8 @@ class Names:
     def truth(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Expr:
         """A value that must be a truth value."""
         v = self.value(j, params, source)
+        if isinstance(v, ir.Lookahead):
+            v = ir.Unary("d2b", v)  # so p4c writes lookahead<bool>()
         if not isinstance(v, ir.Expr) or not v.is_bool:
             raise LoadError("expression", f"expected a condition, found {j!r:.80}", str(source))
         return v
