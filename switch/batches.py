@@ -17,6 +17,8 @@ from switch.library import Result
 _NOTHING = ctypes.c_char * 0
 SLACK = 4096
 """Bytes after the last row: the program writes a packet in place only where its longest would fit."""
+BEYOND_ROW = 2
+"""SW_BEYOND_ROW: nothing was processed."""
 Rows = tuple[NDArray[np.uint16], NDArray[np.uint32], NDArray[np.uint8]]
 """Ports, lengths, and packets as rows."""
 
@@ -66,8 +68,6 @@ class Batches:
             raise ValueError(
                 f"expected n ports, n lengths and n rows: {ports.shape} {lengths.shape} {data.shape}"
             )
-        if n and int(lengths.max()) > data.shape[1]:
-            raise ValueError(f"a length of {int(lengths.max())} in rows of {data.shape[1]} bytes")
         with self.lock:
             self._tick()
             r = self._result
@@ -78,6 +78,8 @@ class Batches:
                 self._handle(), n, _address(ports), _address(lengths), _address(data), data.shape[1],
                 ctypes.byref(r),
             )  # fmt: skip
+            if r.failed == BEYOND_ROW:
+                raise ValueError(f"a length of {int(lengths.max())} in rows of {data.shape[1]} bytes")
             self._checked()
             self._rows, self._stride = r.n, r.longest
             out_ports, out_lengths = np.empty(r.n, np.uint16), np.empty(r.n, np.uint32)

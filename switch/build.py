@@ -14,6 +14,8 @@ RUNTIME_SOURCES = (
     *("core.c", "batch.c", "tables.c", "slices.c", "trace.c", "profiles.c", "hash.c", "alike.c"),
 )
 FLAGS: tuple[str, ...] = (*native.FLAGS, "-Wno-unused-label", "-Wno-logical-not-parentheses")
+# Of fields that were just stored one by one, no vectors: they would have to wait for the stores.
+PROGRAM_FLAGS = ("-fno-tree-slp-vectorize",)
 
 
 def library(
@@ -33,4 +35,5 @@ def library(
 def build(source: str, *, extra_flags: Sequence[str] = ()) -> Path:
     """Compile a generated program with the runtime; the shared object. Raises `BuildError`; see `library`."""
     sources = [RUNTIME / name for name in RUNTIME_SOURCES]
-    return library("program", "the program", sources, text=source, extra_flags=extra_flags)
+    flags = [*PROGRAM_FLAGS, *extra_flags]
+    return library("program", "the program", sources, text=source, extra_flags=flags)

@@ -11,6 +11,7 @@ from switch.emit_code import Block, Layout, Namer, c_comment, limbs
 from switch.emit_control import Controls
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
+from switch.emit_locals import Locals
 from switch.emit_parser import Parsers
 from switch.emit_trace import Trace
 from switch.emit_writes import Writes
@@ -52,15 +53,16 @@ def emit_program(program: ir.Program, *, trace: bool = False) -> str:
 
 
 def _program(program: ir.Program, trace: Trace) -> str:
-    layout, bounds, alike = Layout(program), Bounds(), Alike(program)
+    local = Locals(program, _target_headers(program))
+    layout, bounds, alike = Layout(program, local), Bounds(), Alike(program)
     known = Known(program, layout, _target_headers(program))
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
-    actions = Actions(layout, bounds, calculations, trace, alike, known)
-    calcs = Calculations(program, layout, bounds, known)
+    actions = Actions(layout, bounds, calculations, trace, alike, known, local)
+    calcs = Calculations(program, layout, bounds, known, local)
     parsers = Parsers(program, layout, bounds, actions, trace, alike, known)
-    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike, known)
+    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike, known, local)
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from switch import ir
 from switch.alike import DIFFERS, Alike
-from switch.emit_code import Block, Layout, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions
 from switch.emit_known import Known
+from switch.emit_locals import Locals
 from switch.emit_roll import REPETITIONS, Roll, Rolled, Roller
 from switch.emit_trace import Trace
 from switch.primitives import PRIMITIVES, Context
@@ -95,18 +96,24 @@ class Actions:
         trace: Trace,
         alike: Alike,
         known: Known,
+        local: Locals,
     ) -> None:
+        self.local = local
         self.layout = layout
         self.bounds = bounds
         self.calculations = calculations
         self.trace = trace
         self.alike = alike
         self.known = known
-        self._roller = Roller(layout.register_place)
+        self._roller = Roller(layout)
 
     def context(self) -> Context:
         """A fresh context for one function."""
-        return Context(Expressions(self.layout, self.bounds), self.calculations)
+        return Context(Expressions(self.layout, self.bounds), self.calculation)
+
+    def calculation(self, calculation: ir.Calculation) -> str:
+        """C call of a calculation."""
+        return f"{self.calculations[calculation.name]}(s, k, h{self.local.argument(calculation)})"
 
     def call(self, c: Context, b: Block, call: ir.Call) -> None:
         """One primitive."""
@@ -150,7 +157,8 @@ class Actions:
         head = f"/* {c_comment(action.name)} {c_comment(str(action.source))} */\n" if action.name else ""
         unused = "(void)s; (void)k; (void)h; (void)args;"
         return (
-            f"{head}static void {name}(sw *s, sw_pkt *k, phv *h, const uint64_t *args) {{\n"
+            f"{head}{self.local.head(action)} void {name}"
+            f"({PARAMETERS}, const uint64_t *args{self.local.parameter(action)}) {{\n"
             f"    {unused}\n{b.text() if b.lines else ''}}}\n"
         )
 

@@ -9,8 +9,12 @@ from switch import ir
 from switch.emit_code import Block, Layout
 from switch.errors import LoadError
 
-# fields of 8, 16, 32 or 64 bits in a row are moved by a loop from this many on
+# fields of 8, 16, 32 or 64 bits in a row are taken from a packet by a loop from this many on
 RUN = 4
+# and put into one from this many on: a vector of fields, one of which was just stored, would wait for it
+STORED_RUN = 16
+# and are summed in loops of at most so many: sw_sum_run32 adds in 32 bits
+LONGEST_SUM = 65536
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,11 @@ class Piece:
     bits: int
 
 
-def pieces(t: ir.HeaderType) -> list[Piece]:
-    """Cut a header: runs of natural fields, byte-aligned chunks of up to 64 bits, wide parts, the varbit."""
+def pieces(t: ir.HeaderType, run: int) -> list[Piece]:
+    """Cut a header: runs of natural fields, byte-aligned chunks of up to 64 bits, wide parts, the varbit.
+
+    `run` is how many fields make a run.
+    """
     out: list[Piece] = []
     i, bit = 0, 0
     fields = t.fields
@@ -39,7 +46,7 @@ def pieces(t: ir.HeaderType) -> list[Piece]:
             j = i
             while j + 1 < len(fields) and fields[j + 1].width == f.width and not fields[j + 1].varbit:
                 j += 1
-            if j - i + 1 >= RUN:
+            if j - i + 1 >= run:
                 out.append(Piece("run", bit // 8, i, j, f.width))
                 bit += f.width * (j - i + 1)
                 i = j + 1
@@ -58,7 +65,7 @@ def pieces(t: ir.HeaderType) -> list[Piece]:
 def load_fields(b: Block, layout: Layout, t: ir.HeaderType, own: str, q: str) -> None:
     """Bytes at `q` -> fields. A varbit's length stands in `vl` (bits)."""
     base = q
-    for p in pieces(t):
+    for p in pieces(t, RUN):
         at = f"{base} + {p.at}" if p.at else base
         places = [layout.field(own, t, i) for i in range(p.first, p.last + 1)]
         fields = t.fields[p.first : p.last + 1]
@@ -72,6 +79,18 @@ def load_fields(b: Block, layout: Layout, t: ir.HeaderType, own: str, q: str) ->
             _load_chunk(b, places, fields, at, p.bits)
         else:
             _load_wide(b, places, fields, at)
+
+
+def summed_run(layout: Layout, t: ir.HeaderType, own: str, q: str) -> str | None:
+    """C expression: the sum of a header's fields, as sw_sum_run16 and 32, which loads them as load_fields.
+
+    None for a header that is not one run of fields of 16 or 32 bits, at most LONGEST_SUM.
+    """
+    found = pieces(t, RUN)
+    n = len(t.fields)
+    if len(found) != 1 or found[0].kind != "run" or found[0].bits not in (16, 32) or n > LONGEST_SUM:
+        return None
+    return f"sw_load_sum{found[0].bits}({_array(layout, t, own, 0)}, {q}, {n})"
 
 
 def _array(layout: Layout, t: ir.HeaderType, own: str, index: int) -> str:
@@ -106,7 +125,7 @@ def _load_wide(b: Block, places: list[str], fields: tuple[ir.Field, ...], at: st
             b.line(f"sw_load_wide({place}, {at}, {bit}, {f.width});")
         else:
             t = b.temp()
-            b.line(f"uint64_t {t};")
+            b.line(f"uint64_t {t} = 0;")
             b.line(f"sw_load_wide(&{t}, {at}, {bit}, {f.width});")
             b.line(f"{place} = {_cast(f)}{t};")
         bit += f.width
@@ -115,7 +134,7 @@ def _load_wide(b: Block, places: list[str], fields: tuple[ir.Field, ...], at: st
 def store_fields(b: Block, layout: Layout, t: ir.HeaderType, own: str, q: str) -> None:
     """Fields -> bytes at `q`, which is advanced past the header by the caller."""
     base = q
-    for p in pieces(t):
+    for p in pieces(t, STORED_RUN):
         at = f"{base} + {p.at}" if p.at else base
         places = [layout.field(own, t, i) for i in range(p.first, p.last + 1)]
         fields = t.fields[p.first : p.last + 1]

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from switch import ir
-from switch.emit_code import PAYLOAD_BYTES, Block, Layout, c_comment
+from switch.emit_code import PARAMETERS, PAYLOAD_BYTES, Block, Layout, c_comment
 from switch.emit_expr import Expressions
 from switch.emit_known import Known
+from switch.emit_locals import Locals
 from switch.emit_sum import Sums, same_header
 from switch.hashes import HASHES
 from switch.widths import Bounds
@@ -15,8 +16,11 @@ from switch.widths import Bounds
 class Calculations:
     """Emits one function per calculation."""
 
-    def __init__(self, program: ir.Program, layout: Layout, bounds: Bounds, known: Known) -> None:
+    def __init__(
+        self, program: ir.Program, layout: Layout, bounds: Bounds, known: Known, local: Locals
+    ) -> None:
         self.program = program
+        self.local = local
         self.known = known
         self.layout = layout
         self.bounds = bounds
@@ -29,7 +33,8 @@ class Calculations:
         if b is None:
             b = self._laid_out(c, x, hashed)
         head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"
-        return f"{head}static uint64_t {name}(sw *s, sw_pkt *k, phv *h) {{\n{b.text()}}}\n"
+        signature = f"{self.local.head(c)} uint64_t {name}({PARAMETERS}{self.local.parameter(c)})"
+        return f"{head}{signature} {{\n{b.text()}}}\n"
 
     def _laid_out(self, c: ir.Calculation, x: Expressions, hashed: str) -> Block:
         """Lay the inputs out in the scratch buffer and hash its bytes."""
@@ -76,11 +81,13 @@ class Calculations:
         i = 0
         while i < len(indexes):
             f, place = kind.fields[indexes[i]], self.layout.field(own, kind, indexes[i])
-            if aligned and f.width in (8, 16, 32, 64) and not f.varbit:
+            local = self.layout.is_local(own, indexes[i])
+            if aligned and f.width in (8, 16, 32, 64) and not f.varbit and not local:
                 j = i
                 while (
                     j + 1 < len(indexes)
                     and indexes[j + 1] == indexes[j] + 1
+                    and not self.layout.is_local(own, indexes[j + 1])
                     and self._like(kind, indexes[j + 1], f)
                 ):
                     j += 1

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from switch import ir
+from switch.emit_locals import BLOCKS, Locals
 from switch.touched import touched
 
 # fmt: off
@@ -40,6 +41,8 @@ def c_string(text: str) -> str:
     return f'"{out}"'
 
 
+PARAMETERS = "sw *restrict s, sw_pkt *restrict k, phv *restrict h"
+"""Of every function that works on a packet: a store to a field changes nothing that the others hold."""
 PAYLOAD_BYTES = "(k->len - k->pos < k->truncate ? k->len - k->pos : k->truncate)"
 """Bytes of the payload that checksums see: as many as truncate() leaves, as in bmv2's get_data_size()."""
 
@@ -139,11 +142,33 @@ def _unread_by_parser(program: ir.Program) -> set[int]:
     return found
 
 
+def _member(f: ir.Field, name: str) -> str:
+    """The declaration of one field."""
+    if f.varbit:
+        return f"    uint8_t {name}[{max(f.width // 8, 1)}]; /* varbit<{f.width}> */"
+    if f.width > 64:
+        return f"    uint64_t {name}[{limbs(f.width)}]; /* {f.width} bits */"
+    note = "" if f.width in (8, 16, 32, 64) else f" /* {f.width} bits */"
+    return f"    uint{storage(f.width)}_t {name};{note}"
+
+
+def _struct(name: str, fields: list[tuple[ir.Field, str]], varbit: bool) -> str:
+    """The declaration of a header's type."""
+    lines = [f"typedef struct {name} {{", *(_member(*f) for f in fields)]
+    if varbit:
+        lines.append("    uint32_t vl_bits; /* of the varbit field */")
+    return "\n".join([*lines, "    uint8_t valid;", f"}} {name};"])
+
+
 class Layout:
     """C types and lvalues of a program's headers, and places of its arrays."""
 
-    def __init__(self, program: ir.Program) -> None:
+    def __init__(self, program: ir.Program, local: Locals | None = None) -> None:
+        """`local`: the fields that are no part of the phv; none without it."""
         self.program = program
+        self._blocks = local.blocks if local is not None else {}
+        self._local: dict[tuple[str, int], str] = {}  # (header's C lvalue, index) -> the local field's
+        self._own: dict[str, str] = {}  # header's C lvalue -> its type, where it lacks local fields
         namer, members = Namer(), Namer()
         self.type_names = {id(t): namer("t_" + t.name) for t in program.header_types.values()}
         self.field_names: dict[int, list[str]] = {}
@@ -185,10 +210,17 @@ class Layout:
         unread = _unread_by_parser(program)
         # Places of headers at the end of the phv, whose fields are set or zeroed by the end of parsing.
         self.late: list[str] = []
+        variables = Namer()
         for h in sorted(plain, key=lambda h: h.id in unread):
-            self.places[h.id] = members(h.name)
-            align = "_Alignas(64) " if h.type.max_bits >= LARGE else ""
-            self.members.append(f"{align}{self.type_names[id(h.type)]} {self.places[h.id]};")
+            place = self.places[h.id] = members(h.name)
+            here = [f for i, f in enumerate(h.type.fields) if (h.id, i) not in self._blocks]
+            if len(here) < len(h.type.fields):
+                self._own[f"h->{place}"] = namer(f"t_{place}_rest")
+            for i, f in enumerate(h.type.fields):
+                if (h.id, i) in self._blocks:
+                    self._local[f"h->{place}", i] = f"l->{variables(f'{place}_{f.name}')}"
+            align = "_Alignas(64) " if sum(f.width for f in here) >= LARGE else ""
+            self.members.append(f"{align}{self.struct_name(f'h->{place}', h.type)} {place};")
             if h.id in unread:
                 self.late.append(self.places[h.id])
         self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
@@ -210,20 +242,15 @@ class Layout:
         """The C structs of header types, unions and the phv."""
         out = []
         for t in self.program.header_types.values():
-            lines = [f"typedef struct {self.type_names[id(t)]} {{"]
-            for f, name in zip(t.fields, self.field_names[id(t)], strict=True):
-                if f.varbit:
-                    lines.append(f"    uint8_t {name}[{max(f.width // 8, 1)}]; /* varbit<{f.width}> */")
-                elif f.width > 64:
-                    lines.append(f"    uint64_t {name}[{limbs(f.width)}]; /* {f.width} bits */")
-                else:
-                    note = "" if f.width in (8, 16, 32, 64) else f" /* {f.width} bits */"
-                    lines.append(f"    uint{storage(f.width)}_t {name};{note}")
-            if t.varbit is not None:
-                lines.append("    uint32_t vl_bits; /* of the varbit field */")
-            lines.append("    uint8_t valid;")
-            lines.append(f"}} {self.type_names[id(t)]};")
-            out.append("\n".join(lines))
+            all_fields = list(zip(t.fields, self.field_names[id(t)], strict=True))
+            out.append(_struct(self.type_names[id(t)], all_fields, t.varbit is not None))
+        for h in self.program.headers.values():
+            own = f"h->{self.places[h.id]}"
+            if own in self._own:
+                named = zip(h.type.fields, self.field_names[id(h.type)], strict=True)
+                here = [f for i, f in enumerate(named) if (own, i) not in self._local]
+                out.append(_struct(self._own[own], here, False))
+        out += self._local_structs()
         seen = set()
         for u in self.program.unions.values():
             if u.type in seen:
@@ -239,9 +266,33 @@ class Layout:
         out.append("typedef struct phv {\n" + "\n".join("    " + m for m in self.members) + "\n} phv;")
         return "\n\n".join(out) + "\n"
 
+    def _local_structs(self) -> Iterator[str]:
+        for block in BLOCKS:
+            lines = []
+            for h in self.program.headers.values():
+                for i, f in enumerate(h.type.fields):
+                    if self._blocks.get((h.id, i)) == block:
+                        place = self._local[f"h->{self.places[h.id]}", i]
+                        lines.append(_member(f, place.removeprefix("l->")))
+            if lines:
+                yield "\n".join([f"typedef struct {block}_locals {{", *lines, f"}} {block}_locals;"])
+
     def field(self, header: str, kind: ir.HeaderType, index: int) -> str:
         """C lvalue of a field, given its header's."""
-        return f"{header}.{self.field_names[id(kind)][index]}"
+        local = self._local.get((header, index))
+        return local if local is not None else f"{header}.{self.field_names[id(kind)][index]}"
+
+    def block(self, header: ir.Header, index: int) -> str | None:
+        """The block whose variable a field is; None for one in the phv."""
+        return self._blocks.get((header.id, index))
+
+    def is_local(self, header: str, index: int) -> bool:
+        """Whether a field is a variable, given its header's C lvalue."""
+        return (header, index) in self._local
+
+    def struct_name(self, header: str, kind: ir.HeaderType) -> str:
+        """C type of a header, given its lvalue."""
+        return self._own.get(header, self.type_names[id(kind)])
 
     def arg_offsets(self, action: ir.Action) -> list[int]:
         """Where each parameter's words start in `args`."""

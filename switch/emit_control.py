@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from switch import ir
 from switch.alike import DIFFERS, Alike
-from switch.emit_code import Block, Layout, Namer, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, Namer, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
+from switch.emit_locals import Locals
 from switch.emit_trace import Trace
 from switch.widths import Bounds
 
@@ -34,8 +35,10 @@ class Controls:
         trace: Trace,
         alike: Alike,
         known: Known,
+        local: Locals,
     ) -> None:
         self.program = program
+        self.local = local
         self.known = known
         self.alike = alike
         self.trace = trace
@@ -67,12 +70,12 @@ class Controls:
                     self._branch(b, node, labels, following)
                 else:
                     self.trace.action(b, node.action, "NULL")
-                    b.line(f"{self.actions[node.action.id]}(s, k, h, NULL);")
+                    b.line(self._call(node.action, "NULL"))
                     self._exit(b)
                     self._goto(b, labels, node.next, following)
         text = b.text() if b.lines else ""
-        unused = "    (void)s;\n    (void)k;\n    (void)h;\n"
-        return f"static void p4_{p.name}(sw *s, sw_pkt *k, phv *h) {{\n{unused}{text}}}\n"
+        unused = "    (void)s;\n    (void)k;\n    (void)h;\n" + self.local.variables(p.name)
+        return f"static void p4_{p.name}({PARAMETERS}) {{\n{unused}{text}}}\n"
 
     @staticmethod
     def _after(node: ir.Table | ir.Branch | ir.Invoke) -> list[str | None]:
@@ -109,6 +112,9 @@ class Controls:
         if self.exits:
             b.line("if (k->exit) return;")
 
+    def _call(self, action: ir.Action, args: str) -> str:
+        return f"{self.actions[action.id]}(s, k, h, {args}{self.local.argument(action)});"
+
     @staticmethod
     def _goto(b: Block, labels: dict[str, str], target: str | None, following: str | None) -> None:
         if target is None:
@@ -141,7 +147,7 @@ class Controls:
             if action.body:
                 args = self._const_args(b, t)
                 self.trace.action(b, action, args)
-                b.line(f"{self.actions[action.id]}(s, k, h, {args});")
+                b.line(self._call(action, args))
                 self._exit(b)
             after = t.next_miss[0] if t.next_miss is not None else t.next[action.id]
             self._goto(b, labels, after, following)
@@ -174,7 +180,7 @@ class Controls:
         )
         with b.nest("switch (action)"):
             for a in actions:
-                call = f"{self.actions[a.id]}(s, k, h, args);" if a.body else ""
+                call = self._call(a, "args") if a.body else ""
                 if self.trace.on:
                     b.line(f"case {a.id}:")
                     self.trace.action(b, a, "args")
@@ -198,7 +204,8 @@ class Controls:
             b.line("const sw_choice *c = sw_choice_of(e);")
             pick = "0"
             if profile.selector is not None:
-                call = f"{self.calculations[profile.selector.name]}(s, k, h)"
+                name, local = self.calculations[profile.selector.name], self.local.argument(profile.selector)
+                call = f"{name}(s, k, h{local})"
                 pick = f"c->n > 1 ? (uint32_t){call} % c->n : 0"
             b.line(f"const sw_member *m = c->n > 0 ? c->members[{pick}] : NULL;")
             b.line("action = m != NULL ? (int64_t)own[m->action] : -1;")

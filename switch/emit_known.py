@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from switch import ir
+from switch.emit_bytes import load_fields, summed_run
 from switch.emit_code import LARGE, Block, Layout
 from switch.emit_writes import stored_to
 from switch.hashes import HASHES
@@ -86,13 +87,23 @@ class Known:
         if header is not None and self.has(header):
             b.line(f"h->{self._member(header)} = ++s->versions;")
 
-    def extracted(self, b: Block, header: ir.Header, size: str) -> None:
-        """The header has the content of the next `size` bytes of the packet."""
-        if self.has(header):
-            self.change(b, header)
-            b.line("uint64_t known;")
-            with b.nest(f"if (sw_sum_of_part(&k->sum, k->data, k->pos, k->pos + {size}, &known))"):
+    def extract(self, b: Block, header: ir.Header, q: str) -> None:
+        """The header takes the next bytes of the packet, at `q`; a sum nobody knew is made on the way."""
+        own, size = f"h->{self._layout.places[header.id]}", header.type.max_bits // 8
+        self.change(b, header)
+        b.line("uint64_t known;")
+        part = f"sw_sum_of_part(&k->sum, k->data, k->pos, k->pos + {size}, &known)"
+        summed = summed_run(self._layout, header.type, own, q)
+        if summed is None:
+            load_fields(b, self._layout, header.type, own, q)
+            with b.nest(f"if ({part})"):
                 self.keep(b, header, "known")
+            return
+        with b.nest(f"if ({part})"):
+            load_fields(b, self._layout, header.type, own, q)
+        with b.nest("else"):
+            b.line(f"known = sw_fold16({summed});")
+        self.keep(b, header, "known")
 
     @contextmanager
     def changes(self, b: Block, calls: tuple[ir.Call, ...]) -> Iterator[None]:

@@ -7,7 +7,7 @@ from switch import ir
 from switch.alike import DIFFERS, Alike
 from switch.emit_action import Actions
 from switch.emit_bytes import load_fields, store_fields
-from switch.emit_code import Block, Layout, c_comment, limbs
+from switch.emit_code import PARAMETERS, Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
 from switch.emit_trace import Trace
@@ -80,7 +80,8 @@ class Parsers:
         for k in checks:
             self._verify(b, k, self.program.checksums.index(k))
         return (
-            f"static void p4_parse(sw *s, sw_pkt *k, phv *h) {{\n    (void)s;\n    (void)h;\n{b.text()}}}\n"
+            f"static void p4_parse({PARAMETERS}) {{\n    (void)s;\n    (void)h;\n"
+            f"{self.actions.local.variables('parser')}{b.text()}}}\n"
         )
 
     def _state(self, x: Expressions, b: Block, state: ir.State, labels: dict[str, str]) -> None:
@@ -205,12 +206,13 @@ class Parsers:
         if kind.fields:
             b.line("const uint8_t *q = k->data + k->pos;")
             b.line("(void)q;")
-            load_fields(b, self.layout, kind, own, "q")
+            if ref is not None and ref.header is not None and self.known.has(ref.header):
+                self.known.extract(b, ref.header, "q")
+            else:
+                load_fields(b, self.layout, kind, own, "q")
         if ref is not None:
             if not ref.metadata:
                 mark_valid(x, b, ref)
-            if ref.header is not None:
-                self.known.extracted(b, ref.header, size)
         else:
             if op.union_stack is not None:
                 for i, m in enumerate(self.layout.union_members[op.union_stack.type]):
@@ -241,7 +243,7 @@ class Parsers:
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
             self._differs(b, k, " && ".join(conditions))
-            call = f"{self.actions.calculations[k.calculation.name]}(s, k, h)"
+            call = self.actions.calculation(k.calculation)
             wrong = f"{call} != {x.exact(b, k.target).code}"
             if self.trace.on:
                 with b.nest(f"if ({' && '.join(conditions)})"):
@@ -271,7 +273,7 @@ class Parsers:
                     self._differs(b, k, f"{x.validity(b, k.target.header)} && {cond}")
                     with b.nest(f"if ({cond})"):
                         t = b.temp()
-                        b.line(f"uint64_t {t} = {self.actions.calculations[k.calculation.name]}(s, k, h);")
+                        b.line(f"uint64_t {t} = {self.actions.calculation(k.calculation)};")
                         x.store_val(b, x.field(b, k.target), k.target.field.width, Val(t, 64, 64))
                         self.known.change(b, k.target.header.header)
         c = self.actions.context()
@@ -296,7 +298,7 @@ class Parsers:
                 b.line(f"q += {header_bytes(own, header.type)};")
         b.line("return (uint32_t)(q - out);")
         return (
-            "static uint32_t p4_deparse(sw *s, sw_pkt *k, phv *h, uint8_t *out) {\n"
+            f"static uint32_t p4_deparse({PARAMETERS}, uint8_t *restrict out) {{\n"
             f"    (void)s;\n    (void)k;\n    (void)h;\n{b.text()}}}\n"
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from switch import ir
-from switch.emit_code import Block, storage
+from switch.emit_code import Block, Layout, storage
 from switch.emit_expr import Expressions
 
 # a loop is made from this many repetitions on, of at most so many primitives
@@ -48,10 +48,11 @@ class Shape:
 
 
 class Roller:
-    """Finds repetitions; `places` is Layout.register_place."""
+    """Finds repetitions."""
 
-    def __init__(self, places: dict[str, tuple[int, int]]) -> None:
-        self._places = places
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._places = layout.register_place
 
     def split(self, calls: tuple[ir.Call, ...]) -> Iterator[Roll | ir.Call]:
         """The calls in order, repetitions as one."""
@@ -146,7 +147,8 @@ class Roller:
             f = e.field
             if e.header.header is None or f.varbit or f.width > 64:
                 return False
-            form += ["field", e.header.header.id, f.width, f.signed, f.saturating]
+            block = self._layout.block(e.header.header, e.index)
+            form += ["field", e.header.header.id, block, f.width, f.signed, f.saturating]
             leaves.append(e)
             at.append(e.index)
             return True
@@ -210,8 +212,10 @@ class Rolled(Expressions):
                 place, name = super().field(b, leaf), b.temp()
                 if stride:
                     # from h, not from the member: the compiler sees how the arrays of one phv lie
-                    offset = f"offsetof(phv, {place.removeprefix('h->')})"
-                    b.line(f"{kind} *{name} = ({kind} *)((uint8_t *)h + {offset});")
+                    block = self.layout.block(leaf.header.header, leaf.index)
+                    base, whole = place[0], "phv" if block is None else f"{block}_locals"
+                    offset = f"offsetof({whole}, {place[3:]})"
+                    b.line(f"{kind} *{name} = ({kind} *)((uint8_t *){base} + {offset});")
                     name = f"{name}[{i}]"
                 else:
                     b.line(f"{kind} {name} = {place};")

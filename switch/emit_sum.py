@@ -9,6 +9,7 @@ be known when the program is compiled.
 from __future__ import annotations
 
 from switch import ir
+from switch.emit_bytes import LONGEST_SUM
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout
 from switch.emit_expr import Expressions, literal
 from switch.emit_known import Known
@@ -16,8 +17,6 @@ from switch.emit_known import Known
 # Fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by
 # one would have to wait for them.
 RUN = 16
-# and in loops of at most so many: sw_sum_run32 adds in 32 bits
-LONGEST_RUN = 65536
 
 
 class _Unknown(Exception):  # noqa: N818 (ends the attempt, tells nobody)
@@ -103,10 +102,10 @@ class Sums:
                 self._bytes(b, place, f"{own}.vl_bits / 8")
                 i += 1
                 continue
-            n = self._run(kind, indexes, i)
-            if RUN <= n <= LONGEST_RUN and f.width in (16, 32):
+            n = self._run(own, kind, indexes, i)
+            if RUN <= n <= LONGEST_SUM and f.width in (16, 32):
                 shift = self._pass(f.width)
-                call = f"sw_sum_run{f.width}(&{own}, {self._offset(kind, indexes[i])}, {n})"
+                call = f"sw_sum_run{f.width}(&{own}, {self._offset(own, kind, indexes[i])}, {n})"
                 b.line(f"sum += {_shifted(call, shift)};")
                 i += n
                 continue
@@ -121,16 +120,18 @@ class Sums:
                 b.line(f"sum += {_shifted(f'(uint64_t){place}', shift)};")
             i += 1
 
-    def _offset(self, kind: ir.HeaderType, index: int) -> str:
-        return f"offsetof({self._layout.type_names[id(kind)]}, {self._layout.field_names[id(kind)][index]})"
+    def _offset(self, own: str, kind: ir.HeaderType, index: int) -> str:
+        return f"offsetof({self._layout.struct_name(own, kind)}, {self._layout.field_names[id(kind)][index]})"
 
-    @staticmethod
-    def _run(kind: ir.HeaderType, indexes: list[int], start: int) -> int:
+    def _run(self, own: str, kind: ir.HeaderType, indexes: list[int], start: int) -> int:
         """How many fields from `start` follow each other in the header with one width."""
         first, n = indexes[start], 1
+        if self._layout.is_local(own, first):
+            return 1
         while (
             start + n < len(indexes)
             and indexes[start + n] == first + n
+            and not self._layout.is_local(own, first + n)
             and kind.fields[first + n].width == kind.fields[first].width
             and not kind.fields[first + n].varbit
         ):

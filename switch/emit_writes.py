@@ -97,7 +97,8 @@ class Writes:
         places = [*whole, *versions]
         for number, indexes in self._fields.items():
             own, kind = self._layout.places[number], self._headers[number].type
-            places += [self._layout.field(own, kind, i) for i in sorted(indexes)]
+            here = (i for i in sorted(indexes) if self._layout.block(self._headers[number], i) is None)
+            places += [self._layout.field(own, kind, i) for i in here]
         b = Block()
         b.line("static const uint32_t written[][2] = {")
         for place in places:

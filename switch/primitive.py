@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from switch import ir
 from switch.emit_code import Block
 from switch.emit_expr import Expressions
 
@@ -21,10 +22,10 @@ Emit = Callable[["Context", Block, Any], None]
 
 @dataclass
 class Context:
-    """What a primitive's emitter works with: expressions of the enclosing function, names of calculations."""
+    """What a primitive's emitter works with: its function's expressions, C calls of calculations."""
 
     expressions: Expressions
-    calculations: dict[str, str]
+    calculation: Callable[[ir.Calculation], str]
     position: int = 0
 
 

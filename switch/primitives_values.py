@@ -55,7 +55,7 @@ def _hash(c: Context, b: Block, a: Any) -> None:
     with b.nest(""):
         b.line(f"uint64_t {size} = {x.low(b, a[3], 64).code};")
         base = x.low(b, a[1], 64).code
-        call = f"({c.calculations[a[2].name]}(s, k, h) % ({size} ? {size} : 1) + {base})"
+        call = f"({c.calculation(a[2])} % ({size} ? {size} : 1) + {base})"
         x.store_val(b, x.field(b, a[0]), a[0].field.width, Val(call, 64, 64))
 
 

@@ -61,8 +61,9 @@ typedef struct sw_result {
     uint32_t *ports, *lengths;          /* of all packets */
     uint8_t *data;
     size_t n, room, bytes, bytes_room;
-    uint32_t longest, failed;
+    uint32_t longest, failed;           /* failed: 1 where there was no memory */
 } sw_result;
+#define SW_BEYOND_ROW 2u /* failed: a length beyond its row, and nothing was processed */
 void sw_result_free(sw_result *r);
 void sw_run_rows(sw *s, size_t n, const uint16_t *ports, const uint32_t *lengths, const uint8_t *data, size_t stride,
                  sw_result *r);

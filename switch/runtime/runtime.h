@@ -329,7 +329,8 @@ static inline uint64_t sw_fold16(uint64_t sum) {
 
 static inline uint64_t sw_csum16_of(uint64_t sum) { return (uint16_t)~sw_fold16(sum); }
 
-/* of n fields in a row, at most 65536; both halves of 32 bits are summed apart, in lanes of 32 bits */
+/* of n fields in a row, at most 65536, in lanes of 32 bits; of 32-bit fields the sum modulo 2^32 and that of the
+ * high halves tell the sum of the low halves */
 static inline SW_UNUSED uint64_t sw_sum_run16(const void *header, size_t offset, size_t n) {
     const uint8_t *p = (const uint8_t *)header + offset;
     uint32_t sum = 0;
@@ -343,14 +344,42 @@ static inline SW_UNUSED uint64_t sw_sum_run16(const void *header, size_t offset,
 
 static inline SW_UNUSED uint64_t sw_sum_run32(const void *header, size_t offset, size_t n) {
     const uint8_t *p = (const uint8_t *)header + offset;
-    uint32_t low = 0, high = 0;
+    uint32_t all = 0, high = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t v;
         memcpy(&v, p + i * sizeof v, sizeof v);
-        low += v & 0xffff;
+        all += v;
         high += v >> 16;
     }
-    return (uint64_t)low + high;
+    return (uint64_t)(all - (high << 16)) + high;
+}
+
+/* Loads such fields as sw_load_run16 and 32 do, and tells their sum. */
+static inline SW_UNUSED uint64_t sw_load_sum16(void *to, const uint8_t *p, size_t n) {
+    uint8_t *q = to;
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, p + i * sizeof v, sizeof v);
+        v = __builtin_bswap16(v);
+        memcpy(q + i * sizeof v, &v, sizeof v);
+        sum += v;
+    }
+    return sum;
+}
+
+static inline SW_UNUSED uint64_t sw_load_sum32(void *to, const uint8_t *p, size_t n) {
+    uint8_t *q = to;
+    uint32_t all = 0, high = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v;
+        memcpy(&v, p + i * sizeof v, sizeof v);
+        v = __builtin_bswap32(v);
+        memcpy(q + i * sizeof v, &v, sizeof v);
+        all += v;
+        high += v >> 16;
+    }
+    return (uint64_t)(all - (high << 16)) + high;
 }
 
 /* Whether what is known of a packet's bytes tells the sum of bytes from..to, at less cost than adding them up. */

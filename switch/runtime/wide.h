@@ -29,9 +29,10 @@ SW_INLINE uint64_t sw_load4(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); re
 SW_INLINE void sw_store2(uint8_t *p, uint64_t v) { uint16_t w = __builtin_bswap16((uint16_t)v); memcpy(p, &w, 2); }
 SW_INLINE void sw_store4(uint8_t *p, uint64_t v) { uint32_t w = __builtin_bswap32((uint32_t)v); memcpy(p, &w, 4); }
 
-/* n bytes, 1..8, big endian */
+/* n bytes, 0..8, big endian */
 SW_INLINE uint64_t sw_load(const uint8_t *p, unsigned n) {
     switch (n) {
+    case 0: return 0;
     case 1: return p[0];
     case 2: return sw_load2(p);
     case 3: return (uint64_t)p[0] << 16 | sw_load2(p + 1);
@@ -45,6 +46,7 @@ SW_INLINE uint64_t sw_load(const uint8_t *p, unsigned n) {
 
 SW_INLINE void sw_store(uint8_t *p, uint64_t v, unsigned n) {
     switch (n) {
+    case 0: break;
     case 1: p[0] = (uint8_t)v; break;
     case 2: sw_store2(p, v); break;
     case 3: p[0] = (uint8_t)(v >> 16), sw_store2(p + 1, v); break;

@@ -10,7 +10,7 @@ import pytest
 
 from switch.device import SwitchDevice
 from switch.errors import BadIndex, DeviceError, NoSuchObject
-from tests.switch.programs import META, Builder, J, assign, call, const, expr, field, simple, to_port
+from tests.switch.programs import META, Builder, J, assign, call, const, expr, extract, field, simple, to_port
 
 TYPE = field(META, "instance_type")
 
@@ -309,10 +309,33 @@ def test_batches_and_packets_agree() -> None:
     assert out.shape == (len(want), max(len(x) for _, x in want))
 
 
+def test_fields_without_bits_take_nothing_from_a_packet_and_put_nothing_in() -> None:
+    fields = [
+        ("before", 0),
+        ("a", 8),
+        ("w", 70),
+        ("inside", 0),
+        ("y", 2),
+        ("c", 3),
+        ("part", 0),
+        ("d", 5),
+        ("z", 0),
+    ]
+    empty = [f for f, width in fields if width == 0]
+    body = [to_port(1), *(assign(field("h", "a"), expr("+", field("h", "a"), field("h", f))) for f in empty)]
+    b = simple(fields, body)
+    b.header("following", [("f", 8)])
+    b.root["parsers"][0]["parse_states"][0]["parser_ops"].append(extract("following"))
+    with SwitchDevice.load(b.json) as d:
+        for data in (b"\xff" * 12, bytes(range(12)), b"\xee" * 60):
+            assert d.process([(0, data)] * 2) == [(1, data)] * 2
+
+
 def test_batches_that_do_not_fit() -> None:
     with SwitchDevice.load(simple([("a", 8)], [to_port(1)]).json) as d:
         with pytest.raises(ValueError, match="length of 9"):
-            d.process_batch(np.zeros(1, np.uint16), np.full(1, 9, np.uint32), np.zeros((1, 8), np.uint8))
+            d.process_batch(np.zeros(2, np.uint16), np.array([8, 9], np.uint32), np.zeros((2, 8), np.uint8))
+        assert d.stats().received == 0
         with pytest.raises(ValueError, match="expected n ports"):
             d.process_batch(np.zeros(2, np.uint16), np.full(1, 8, np.uint32), np.zeros((1, 8), np.uint8))
         ports, lengths, data = d.process_batch(
