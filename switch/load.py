@@ -10,7 +10,7 @@ from typing import Any
 from switch import ir
 from switch.check import check
 from switch.errors import LoadError
-from switch.load_expr import Names, integer, known, source_of, within
+from switch.load_expr import Names, bare, integer, known, source_of, within
 from switch.load_parser import load_deparser, load_parser
 from switch.load_pipeline import load_pipeline
 from switch.shape import check_shape
@@ -276,6 +276,7 @@ def _calculations(root: dict[str, Any], names: Names) -> None:
 
 
 def _input(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload:
+    j = bare(j)
     kind, value = j["type"], j.get("value")
     if kind == "field":
         ref = names.field(value, source)
@@ -317,7 +318,9 @@ def _checksum(j: Any, names: Names) -> ir.Checksum:
 def _field_list(j: Any, names: Names) -> ir.FieldList:
     source = source_of(j)
     with within(f"field list {j['name']!r}"):
-        return ir.FieldList(j["name"], j["id"], tuple(_element(e, names, source) for e in j["elements"]))
+        # p4c has no name for a header among them, and simple_switch does not keep it either.
+        elements = [e for e in j["elements"] if (e.get("value") or [""])[-1] != "<null>"]
+        return ir.FieldList(j["name"], j["id"], tuple(_element(e, names, source) for e in elements))
 
 
 def _element(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Constant:

@@ -108,7 +108,7 @@ class Names:
     def selector(self, name: str, j: Any, source: ir.Source) -> ir.Calculation:
         """The hash of an action selector, which is a calculation over fields; `name` is new."""
         refs = []
-        for part in j["input"]:
+        for part in map(bare, j["input"]):
             ref = self.field(part.get("value"), source)
             if part["type"] != "field" or not isinstance(ref, ir.FieldRef):
                 raise LoadError(name, "a selector hashes fields only", str(source))
@@ -265,6 +265,8 @@ class Names:
     def truth(self, j: Any, params: tuple[ir.Param, ...], source: ir.Source) -> ir.Expr:
         """A value that must be a truth value."""
         v = self.value(j, params, source)
+        if isinstance(v, ir.Lookahead):
+            v = ir.Unary("d2b", v)  # so p4c writes lookahead<bool>()
         if not isinstance(v, ir.Expr) or not v.is_bool:
             raise LoadError("expression", f"expected a condition, found {j!r:.80}", str(source))
         return v
@@ -392,6 +394,16 @@ class Names:
         if same is None:
             raise LoadError(f"operator {op}", "its sides are of different kinds", str(source))
         return same if op == "==" else ir.Unary("not", same)
+
+
+def bare(j: Any) -> Any:
+    """What a hash takes in: p4c writes a bool as the condition that its field is not 0."""
+    inside = j
+    while isinstance(inside, dict) and inside.get("type") == "expression":
+        inside = inside.get("value")
+        if isinstance(inside, dict) and inside.get("op") == "d2b":
+            inside = inside.get("right")
+    return inside if isinstance(inside, dict) and isinstance(inside.get("type"), str) else j
 
 
 def typed(j: Any, source: ir.Source) -> tuple[str, Any]:

@@ -139,20 +139,29 @@ def _shift(c: Context, b: Block, a: Any, push: bool) -> None:
         for m in [f".{m}" for m in members] or [""]:
             b.line(f"h->{name}.e[{at}]{m}.valid = 0;")
 
-    n, i = b.temp(), b.temp()
+    n, i, kept = b.temp(), b.temp(), b.temp()
+
+    def swap(loop: str, other: str) -> None:
+        # What falls out of the stack comes to lie in the invalid elements, as stacks.cpp does it.
+        with b.nest(loop):
+            own = f"h->{name}.e[{i}]"
+            b.line(f"__typeof__({own}) {kept} = {own};")
+            b.line(f"{own} = {other};")
+            b.line(f"{other} = {kept};")
+
     with b.nest(""):
         b.line(f"uint64_t {n} = {x.saturated(b, a[1])};")
         b.line(f"if ({n} > {size}) {n} = {size};")
         e = f"h->{name}.e"
         if push:
-            b.line(f"memmove({e} + {n}, {e}, ({size} - {n}) * sizeof {e}[0]);")
+            swap(f"for (uint64_t {i} = {size}; {n} > 0 && {i}-- > {n};)", f"{e}[{i} - {n}]")
             with b.nest(f"for (uint64_t {i} = 0; {i} < {n}; {i}++)"):
                 invalidate(i)
             b.line(
                 f"h->{name}.next = h->{name}.next + {n} > {size} ? {size} : h->{name}.next + (uint32_t){n};"
             )
         else:
-            b.line(f"memmove({e}, {e} + {n}, ({size} - {n}) * sizeof {e}[0]);")
+            swap(f"for (uint64_t {i} = 0; {n} > 0 && {i} < {size} - {n}; {i}++)", f"{e}[{i} + {n}]")
             with b.nest(f"for (uint64_t {i} = {size} - {n}; {i} < {size}; {i}++)"):
                 invalidate(i)
             b.line(f"h->{name}.next -= h->{name}.next < {n} ? h->{name}.next : (uint32_t){n};")

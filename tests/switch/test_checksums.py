@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import binascii
 import random
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -127,6 +128,19 @@ def test_xxh64_known_values(data: bytes, digest: int) -> None:
     with SwitchDevice.load(b.json) as d:
         ((_, out),) = d.process([(0, bytes(8) + data)])
     assert int.from_bytes(out[:8], "big") == digest
+
+
+@pytest.mark.parametrize("wraps", [0, 1])
+def test_a_bool_is_hashed_as_its_bit(wraps: int) -> None:
+    """p4c writes it as a condition: in a calculation bare, in a selector within another expression."""
+    flag = expr("d2b", None, field("h", "flag"))
+    for _ in range(wraps):
+        flag = {"type": "expression", "value": flag}
+    b = hashing([("a", 7), ("flag", 1), ("out", 64)], "crc32", [field("h", "a"), flag])
+    with SwitchDevice.load(b.json) as d:
+        for byte in (b"\x00", b"\x01", b"\xfe", b"\xff"):
+            ((_, out),) = d.process([(0, byte + bytes(8))])
+            assert int.from_bytes(out[1:], "big") == zlib.crc32(byte)
 
 
 def test_unaligned_inputs_and_invalid_headers() -> None:

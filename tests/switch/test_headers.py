@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from switch.device import SwitchDevice
+from switch.ir import FieldRef
+from switch.load import load_program
 from tests.switch.programs import (
     META,
     Builder,
@@ -111,6 +113,26 @@ def test_varbit_length_must_be_whole_bytes() -> None:
         assert d.process([(0, b"abcd")]) == [(6, b"abcd")]
 
 
+def test_lookahead_of_a_bool() -> None:
+    b = Builder()
+    b.header("m", [("flag", 8)], metadata=True)
+    peek = expr("b2d", None, value("lookahead", [3, 1]))
+    b.state("start", [{"op": "set", "parameters": [field("m", "flag"), peek]}])
+    b.run("port", [assign(field(META, "egress_spec"), field("m", "flag"))])
+    with SwitchDevice.load(b.json) as d:
+        assert d.process([(0, b"\xef"), (0, b"\x10")]) == [(0, b"\xef"), (1, b"\x10")]
+
+
+def test_a_header_in_a_field_list_is_not_kept() -> None:
+    """p4c writes that it has no name for it, and simple_switch runs the program."""
+    b = simple([("a", 8)])
+    elements = [field("scalars", "<null>"), field("h", "a")]
+    b.root["field_lists"] = [{"name": "kept", "id": 1, "elements": elements}]
+    (kept,) = load_program(b.json).field_lists[1].elements
+    assert isinstance(kept, FieldRef)
+    assert kept.field.name == "a"
+
+
 def test_stack_fills_up() -> None:
     b = Builder()
     b.header("s_elem", [("more", 8)], emit=False)
@@ -143,6 +165,27 @@ def test_push_and_pop(op: str, n: int) -> None:
     model = gap + model[: 3 - len(gap)] if op == "push" else model[len(gap) :] + gap
     with SwitchDevice.load(b.json) as d:
         assert d.process([(0, b"\x01\x02\x03z")]) == [(1, bytes(x for x in model if x is not None) + b"z")]
+
+
+@pytest.mark.parametrize("op", ["push", "pop"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_elements_change_places_in_push_and_pop(op: str, n: int) -> None:
+    """What an invalid element holds no language tells; simple_switch's stacks.cpp swaps the elements."""
+    b = Builder()
+    b.header("seen", [(f"v{i}", 8) for i in range(4)])
+    b.header("s_elem", [("v", 8)], emit=False)
+    b.stack("s", "s_elem_t", 4)
+    b.state("start", [{"op": "extract", "parameters": [value("stack", "s")]}] * 4)
+    copies = [assign(field("seen", f"v{i}"), field(f"s[{i}]", "v")) for i in range(4)]
+    show = [call("add_header", value("header", "seen")), *copies]
+    b.run("port", [call(op, value("header_stack", "s"), const(n)), *show, to_port(1)])
+    model = [1, 2, 3, 4]
+    for i in range(3, n - 1, -1) if op == "push" else range(4 - n):
+        j = i - n if op == "push" else i + n
+        model[i], model[j] = model[j], model[i]
+    with SwitchDevice.load(b.json) as d:
+        ((_, out),) = d.process([(0, b"\x01\x02\x03\x04z")])
+    assert list(out[:4]) == model
 
 
 def test_run_time_index_beyond_the_stack_drops_the_packet() -> None:
