@@ -319,8 +319,12 @@ def _field_list(j: Any, names: Names) -> ir.FieldList:
     source = source_of(j)
     with within(f"field list {j['name']!r}"):
         # p4c has no name for a header among them, and simple_switch does not keep it either.
-        elements = [e for e in j["elements"] if (e.get("value") or [""])[-1] != "<null>"]
+        elements = [e for e in j["elements"] if not _unnamed(e.get("value"))]
         return ir.FieldList(j["name"], j["id"], tuple(_element(e, names, source) for e in elements))
+
+
+def _unnamed(value: Any) -> bool:
+    return isinstance(value, list) and value[-1:] == ["<null>"]
 
 
 def _element(j: Any, names: Names, source: ir.Source) -> ir.FieldRef | ir.Constant:

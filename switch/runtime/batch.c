@@ -16,7 +16,7 @@ static bool more_heads(sw_result *r) {
 }
 
 static bool more_bytes(sw_result *r, size_t bytes) {
-    if (r->bytes_room - r->bytes >= bytes) return true;
+    if (r->data != NULL && r->bytes_room - r->bytes >= bytes) return true;
     size_t room = 2 * (r->bytes_room + bytes) + 65536;
     uint8_t *more = realloc(r->data, room);
     if (more == NULL) return false;
@@ -41,7 +41,7 @@ static void emit(void *ctx, uint32_t port, const uint8_t *data, uint32_t len, co
         return;
     }
     size_t at = r->n * r->stride;
-    if (r->in_rows == r->n && len <= r->stride && at + r->stride <= r->rows_bytes) {
+    if (r->rows != NULL && r->in_rows == r->n && len <= r->stride && at + r->stride <= r->rows_bytes) {
         uint8_t *row = r->rows + at;
         if (data != row) memcpy(row, data, len);
         if (len < r->stride) memset(row + len, 0, r->stride - len);

@@ -171,6 +171,15 @@ def test_structure(change: Callable[[dict[str, Any]], None], parts: list[str]) -
     refuse(changed(change), *parts)
 
 
+@pytest.mark.parametrize("section", ["field_lists", "learn_lists"])
+@pytest.mark.parametrize("bad", [5, True, {"a": 1}, "h", [], ["<null>", 1]])
+def test_what_is_no_element_of_a_list(section: str, bad: Any) -> None:
+    def change(root: dict[str, Any]) -> None:
+        root[section] = [{"name": "kept", "id": 1, "elements": [value("field", bad)]}]
+
+    refuse(changed(change), "kept")
+
+
 def test_an_expression_that_is_nested_too_deeply() -> None:
     """Wherever Python's stack ends: reading the JSON, loading or emitting."""
     text = body(assign(field("h", "a"), const(1)))
