@@ -96,9 +96,11 @@ static uint64_t write_frame(uint8_t *out, uint64_t room, uint8_t *frame, uint32_
                 t->left++;
                 return used;
             }
-            uint32_t n = super_cut_next(&cut, out + used + 28);
-            if (!n)
+            uint32_t n;
+            const uint8_t *segment = super_cut_next(&cut, &n);
+            if (!segment)
                 return used;
+            memcpy(out + used + 28, segment, n);
             used += finish(out + used, n, time, way);
             t->packets++;
         }

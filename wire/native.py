@@ -29,6 +29,8 @@ from .errors import P4ReduceError
 FLAGS: tuple[str, ...] = (
     *("-std=gnu11", "-O3", "-march=native", "-fPIC", "-fno-strict-aliasing", "-fwrapv", "-g1"),
     *("-Wall", "-Wextra"),
+    # C that calls what has another type now would run, and crash
+    *(f"-Werror={what}" for what in ("incompatible-pointer-types", "int-conversion", "implicit")),
 )
 TIMEOUT = 300.0
 """Seconds that one call of the compiler may take."""

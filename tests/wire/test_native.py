@@ -69,6 +69,16 @@ def test_many_at_once_compile_once(cache: Path, tmp_path: Path, monkeypatch: pyt
     assert calls.read_text() == "\n\n", "an object, and the library"
 
 
+@pytest.mark.parametrize(
+    "call", ["int *a; take(&a)", "take(7)", "long a; take(&a)", "gone()", "int a = take"], ids=lambda c: c
+)
+def test_calls_of_what_has_another_type_are_errors(cache: Path, tmp_path: Path, call: str) -> None:
+    source = tmp_path / "bad.c"
+    source.write_text(f"void take(int *p);\nint f(void);\nint f(void) {{ {call}; return 0; }}\n")
+    with pytest.raises(BuildError, match=r"compiling bad\.c failed"):
+        library("bad", "the test", [source])
+
+
 def test_what_the_compiler_said_is_told(cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "bad.c"
     source.write_text("int main( {")
