@@ -27,7 +27,7 @@ def load_program(text: str | bytes) -> ir.Program:
     try:
         root = json.loads(text)
     except ValueError as e:
-        raise LoadError("the JSON", f"not valid JSON: {e}") from e
+        raise LoadError("the JSON", f"not valid JSON: {e}; is this the output of p4c-bm2-ss?") from e
     except RecursionError as e:
         raise LoadError("the JSON", "it is nested too deeply: use variables for parts of expressions") from e
     if not isinstance(root, dict):

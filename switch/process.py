@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +23,7 @@ from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
 from switch.ports import Ports, io_library
 from switch.stats_socket import StatsSocket
+from wire.stopping import Stop
 
 log = logging.getLogger("switch")
 
@@ -158,14 +158,12 @@ class _Ended(BaseException):
 
 def main(arguments: Sequence[str]) -> int:
     """Run a switch until SIGTERM, SIGINT or SIGHUP; return the exit code. Errors are one line on standard
-    error."""
-    stop = threading.Event()
+    error. A signal before it is ready is the exit code plus 128, as a shell has it."""
+    stop = Stop()
     ready = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        first = not stop.is_set()
-        stop.set()
-        if first and not ready:  # the program may be compiled just now, which takes its time
+        if stop.set(number) and not ready:  # the program may be compiled just now, which takes its time
             end_children(os.getpid())
             raise _Ended
 
@@ -182,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
             # No limit: the switch runs until it is told to end.
             stop.wait()
     except _Ended:
-        pass
+        return 128 + stop.signal
     except SwitchError as error:
         print(f"switch: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code

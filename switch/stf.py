@@ -83,7 +83,8 @@ class StfRunner:
             except StfError:
                 raise
             except IndexError as e:
-                raise StfError(n, line, "it ends too early, or names a node that was not created") from e
+                why = "something is missing at its end, or it names a multicast node no earlier line made"
+                raise StfError(n, line, why) from e
             except KeyError as e:
                 raise StfError(n, line, str(e.args[0])) from e
             except (ValueError, SwitchError) as e:
@@ -97,9 +98,11 @@ class StfRunner:
             return
         op = words[0].lower()
         if op == "packet":
-            data = bytes.fromhex("".join(words[2:]))
+            digits = "".join(words[2:])
+            if not re.fullmatch(r"([0-9a-fA-F]{2})*", digits):
+                raise ValueError(f"{digits!r} is no packet: write two hexadecimal digits for each byte")
             self.result.sent += 1
-            self.result.received += self.device.process([(port_number(words[1]), data)])
+            self.result.received += self.device.process([(port_number(words[1]), bytes.fromhex(digits))])
             return
         if op == "expect":
             pattern = "".join(words[2:]).lower()

@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +27,7 @@ from topologies.identity import Process
 from topologies.record import NetRecord
 from topologies.supervise import Keeper
 from topologies.targets import choose
+from wire.stopping import Stop
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ def serve(record: NetRecord, report: int) -> int:
     # Here, as the command line must answer before Mininet (and its warnings) are loaded.
     from topologies.network import Network
 
-    stop = threading.Event()
+    stop = Stop()
     building = True
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        stop.set()
+        stop.set(number)
         if building:
             raise _Stopped
 

@@ -38,7 +38,8 @@ def test_a_terminal_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_pat
     words = ["plot", str(GOLDEN / "embedded"), "--html", str(tmp_path / "page.html")]
     run = CliRunner().invoke(app, words)
     assert (run.exit_code, run.stderr) == (0, "")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for one
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for one,
+    monkeypatch.setenv("TERM", "xterm")  # and not for a dumb one
     run = CliRunner().invoke(app, words)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", run.stderr)
     assert re.search(r"reading +━+ +100%", shown)
