@@ -159,7 +159,11 @@ class _Ended(BaseException):
 def main(arguments: Sequence[str]) -> int:
     """Run a switch until SIGTERM, SIGINT or SIGHUP; return the exit code. Errors are one line on standard
     error. A signal before it is ready is the exit code plus 128, as a shell has it."""
-    stop = Stop()
+    with Stop() as stop:
+        return _run_until(stop, arguments)
+
+
+def _run_until(stop: Stop, arguments: Sequence[str]) -> int:
     ready = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:

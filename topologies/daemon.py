@@ -41,10 +41,14 @@ class _Stopped(BaseException):
 
 def serve(record: NetRecord, report: int) -> int:
     """Build the network, tell the pipe `report`, keep it until a stop signal; return the exit code."""
+    with Stop() as stop:
+        return _serve_until(stop, record, report)
+
+
+def _serve_until(stop: Stop, record: NetRecord, report: int) -> int:
     # Here, as the command line must answer before Mininet (and its warnings) are loaded.
     from topologies.network import Network
 
-    stop = Stop()
     building = True
 
     def on_signal(number: int, frame: FrameType | None) -> None:

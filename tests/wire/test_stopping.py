@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 
 from wire.stopping import Stop
 
@@ -43,10 +44,41 @@ def test_signals_may_come_while_it_is_waited_for() -> None:
 
 
 def test_the_first_signal_is_kept() -> None:
-    stop = Stop()
-    assert not stop.wait(0)
-    assert stop.set(signal.SIGHUP)
-    assert not stop.set(signal.SIGTERM)
-    assert stop.wait()
-    assert stop.wait(0)
-    assert stop.signal == signal.SIGHUP
+    with Stop() as stop:
+        assert not stop.wait(0)
+        assert stop.set(signal.SIGHUP)
+        assert not stop.set(signal.SIGTERM)
+        assert stop.wait()
+        assert stop.wait(0)
+        assert stop.signal == signal.SIGHUP
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+TURNS = 3000
+
+IN_TURNS = f"""
+import signal
+from wire.stopping import Stop
+
+stop = Stop()
+signal.signal(signal.SIGTERM, lambda number, frame: stop.set(number))
+for turn in range({TURNS}):
+    stop.signal = 0
+    print(turn, flush=True)
+    stop.wait()
+"""
+
+
+def test_no_signal_is_lost_that_comes_just_before_it_is_waited_for() -> None:
+    with subprocess.Popen([sys.executable, "-c", IN_TURNS], stdout=subprocess.PIPE) as waiter:
+        late = threading.Timer(LIMIT_S, waiter.kill)
+        late.start()
+        try:
+            assert waiter.stdout is not None
+            for turn in range(TURNS):
+                assert waiter.stdout.readline() == b"%d\n" % turn
+                waiter.send_signal(signal.SIGTERM)
+            assert waiter.wait() == 0
+        finally:
+            late.cancel()
+            waiter.kill()
