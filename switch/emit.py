@@ -62,7 +62,9 @@ def _program(program: ir.Program, trace: Trace) -> str:
     actions = Actions(layout, bounds, calculations, trace, alike, known, local)
     calcs = Calculations(program, layout, bounds, known, local)
     parsers = Parsers(program, layout, bounds, actions, trace, alike, known)
-    controls = Controls(program, layout, bounds, action_names, calculations, trace, alike, known, local)
+    controls = Controls(
+        program, layout, bounds, action_names, actions.calculation, trace, alike, known, local
+    )
     parts = [
         "/* SPDX-License-Identifier: Apache-2.0 */\n"
         f"/* Made by switch/emit.py from {c_comment(program.name) or 'a v1model program'}. */\n"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from switch import ir
 from switch.alike import DIFFERS, Alike
 from switch.emit_code import PARAMETERS, Block, Layout, Namer, c_comment, limbs
@@ -31,7 +33,7 @@ class Controls:
         layout: Layout,
         bounds: Bounds,
         actions: dict[int, str],
-        calculations: dict[str, str],
+        calculation: Callable[[ir.Calculation], str],
         trace: Trace,
         alike: Alike,
         known: Known,
@@ -42,7 +44,7 @@ class Controls:
         self.known = known
         self.alike = alike
         self.trace = trace
-        self.calculations = calculations
+        self.calculation = calculation
         self.layout = layout
         self.bounds = bounds
         self.actions = actions
@@ -204,9 +206,7 @@ class Controls:
             b.line("const sw_choice *c = sw_choice_of(e);")
             pick = "0"
             if profile.selector is not None:
-                name, local = self.calculations[profile.selector.name], self.local.argument(profile.selector)
-                call = f"{name}(s, k, h{local})"
-                pick = f"c->n > 1 ? (uint32_t){call} % c->n : 0"
+                pick = f"c->n > 1 ? (uint32_t){self.calculation(profile.selector)} % c->n : 0"
             b.line(f"const sw_member *m = c->n > 0 ? c->members[{pick}] : NULL;")
             b.line("action = m != NULL ? (int64_t)own[m->action] : -1;")
             b.line("args = m != NULL ? m->args : NULL;")

@@ -98,7 +98,9 @@ class Tables:
                 else:
                     s.default = None
                 for e in s.table.entries:
-                    key = tuple(_const_match(k, m) for k, m in zip(s.table.keys, e.key, strict=True))
+                    key = tuple(
+                        _masked(k, _const_match(k, m)) for k, m in zip(s.table.keys, e.key, strict=True)
+                    )
                     priority = BMV2_PRIORITY - e.priority if has_priority(s.table) else 0
                     self._insert(s, key, _direct(e.action, e.args), priority, const=True)
 
@@ -369,12 +371,12 @@ def _masked(k: ir.Key, m: MatchValue) -> MatchValue:
 
 def _const_match(k: ir.Key, m: ir.Match) -> MatchValue:
     if k.match == "exact":
-        return _masked(k, Exact(m.value))
+        return Exact(m.value)
     if k.match == "lpm":
-        return _masked(k, Lpm(m.value, m.prefix_len))
+        return Lpm(m.value, m.prefix_len)
     if k.match == "range":
-        return _masked(k, Range(m.value, m.mask))
-    return _masked(k, Ternary(m.value, m.mask))
+        return Range(m.value, m.mask)
+    return Ternary(m.value, m.mask)
 
 
 def meter_call(
