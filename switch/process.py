@@ -158,7 +158,7 @@ class _Ended(BaseException):
 
 def main(arguments: Sequence[str]) -> int:
     """Run a switch until SIGTERM, SIGINT or SIGHUP; return the exit code. Errors are one line on standard
-    error. A signal before it is ready is the exit code plus 128, as a shell has it."""
+    error."""
     with Stop() as stop:
         return _run_until(stop, arguments)
 
@@ -184,7 +184,7 @@ def _run_until(stop: Stop, arguments: Sequence[str]) -> int:
             # No limit: the switch runs until it is told to end.
             stop.wait()
     except _Ended:
-        return 128 + stop.signal
+        pass
     except SwitchError as error:
         print(f"switch: error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
