@@ -91,11 +91,11 @@ class Block:
     def __init__(self, depth: int = 1, counter: Iterator[int] | None = None) -> None:
         self.lines: list[str] = []
         self.depth = depth
-        self._counter = counter or count(1)
+        self.counter = counter or count(1)
 
     def inner(self) -> Block:
         """An empty block one level deeper, to be inserted later."""
-        return Block(self.depth + 1, self._counter)
+        return Block(self.depth + 1, self.counter)
 
     def line(self, text: str) -> None:
         """Add a line."""
@@ -107,7 +107,7 @@ class Block:
 
     def temp(self) -> str:
         """A fresh name."""
-        return f"t{next(self._counter)}"
+        return f"t{next(self.counter)}"
 
     @contextmanager
     def nest(self, head: str, tail: str = "}") -> Iterator[None]:
