@@ -236,14 +236,14 @@ bool sw_vset_match(const sw *s, uint32_t set, const uint64_t *key);
 void sw_fault(sw *s, sw_pkt *k, const char *what, const char *where);
 sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key);
 
+/* Folded multiplication: both halves of each product, so that every bit of the key comes to the low ones. */
 static inline uint64_t sw_hash_words(const uint64_t *key, unsigned n, uint64_t seed) {
     uint64_t h = seed;
     for (unsigned i = 0; i < n; i++) {
-        h = (h ^ key[i]) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
+        sw_u128 product = (sw_u128)(h ^ key[i]) * 0x9E3779B97F4A7C15u;
+        h = (uint64_t)product ^ (uint64_t)(product >> 64);
     }
-    h *= 0xBF58476D1CE4E5B9u;
-    return h ^ (h >> 32);
+    return h;
 }
 
 static inline size_t sw_bucket(const sw_group *g, uint64_t hash) {
@@ -251,13 +251,19 @@ static inline size_t sw_bucket(const sw_group *g, uint64_t hash) {
     return i < g->nbuckets ? i : i - g->half;
 }
 
+static inline bool sw_same_words(const uint64_t *a, const uint64_t *b, unsigned n) {
+    for (unsigned i = 0; i < n; i++)
+        if (a[i] != b[i]) return false;
+    return true;
+}
+
+/* Without a look at the hash in an entry: chains are short, and the key tells all. */
 static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, unsigned n) {
     if (t->ngroups == 0) return NULL;
     const sw_group *g = t->groups[0];
-    uint64_t h = sw_hash_words(key, n, t->seed);
-    for (sw_entry *e = g->buckets[sw_bucket(g, h)]; e != NULL; e = e->next)
-        if (e->hash == h && memcmp(e->key, key, n * sizeof *key) == 0) return e;
-    return NULL;
+    sw_entry *e = g->buckets[sw_bucket(g, sw_hash_words(key, n, t->seed))];
+    while (e != NULL && !sw_same_words(e->key, key, n)) e = e->next;
+    return e;
 }
 
 /* Packets mostly take one slot after the other: fetches the one of the next packet while this one's is worked on. */
@@ -326,6 +332,12 @@ static inline uint64_t sw_fold16(uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     return sum;
 }
+
+/* of words added up as they lie in memory, not big-endian: only the bytes of the sum are swapped then */
+static inline uint64_t sw_swapped16(uint64_t sum) { return __builtin_bswap16((uint16_t)sw_fold16(sum)); }
+
+static inline SW_UNUSED uint64_t sw_raw2(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline SW_UNUSED uint64_t sw_raw4(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
 static inline uint64_t sw_csum16_of(uint64_t sum) { return (uint16_t)~sw_fold16(sum); }
 
