@@ -49,17 +49,12 @@ class Known:
                     and header.type.max_bits % 16 == 0
                 ):
                     self._numbers[header.id] = len(self._numbers)
-                    layout.members.append(f"uint64_t {self._member(header)};")
+                    layout.add_version(self._member(header))
 
     @property
     def count(self) -> int:
         """How many there are."""
         return len(self._numbers)
-
-    @property
-    def versions(self) -> list[str]:
-        """Where their versions stand in the phv."""
-        return [f"sw_version_{n}" for n in self._numbers.values()]
 
     def _member(self, header: ir.Header) -> str:
         return f"sw_version_{self._numbers[header.id]}"
