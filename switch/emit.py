@@ -80,7 +80,7 @@ def _program(program: ir.Program, trace: Trace) -> str:
         parsers.deparser(),
         _reset_metadata(program, layout),
         _before_parsing(layout),
-        writes.function(layout),
+        writes.function(layout, known.version),
         _copy_list(program, layout, bounds),
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',

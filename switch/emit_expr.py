@@ -79,13 +79,16 @@ class Expressions(Limbs):
 
     # ---- stores
 
-    def store(self, b: Block, target: ir.FieldRef, value: ir.Expr) -> None:
-        """Assign, truncated to the field's width (or saturated, where the field says so)."""
+    def store(self, b: Block, target: ir.FieldRef, value: ir.Expr, place: str | None = None) -> None:
+        """Assign, truncated to the field's width (or saturated, where the field says so).
+
+        `place` is a variable of the field's C type to be set in its place.
+        """
         f = target.field
         if f.saturating:
             op = "sat_cast" if f.signed else "usat_cast"
             value = ir.Binary(op, value, ir.Const(f.width))
-        self.put(b, self.field(b, target), f.width, value)
+        self.put(b, self.field(b, target) if place is None else place, f.width, value)
 
     def store_val(self, b: Block, place: str, width: int, v: Val) -> None:
         """Store the low `width` bits."""

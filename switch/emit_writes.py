@@ -6,7 +6,7 @@ The headers that it changes lie side by side in the phv (Layout), so that this t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from switch import ir
@@ -99,35 +99,44 @@ class Writes:
         assert place is not None
         self._others[place] = None
 
-    def function(self, layout: Layout) -> str:
-        """p4_put_back: copies from one phv to another what egress can change, by whole cache lines."""
-        b = Block()
+    def function(self, layout: Layout, version: Callable[[ir.Header], str | None]) -> str:
+        """p4_put_back: copies from one phv to another what egress can change, by whole cache lines.
+
+        A header with a `version` in the phv (see Known) that is the same in both has not changed.
+        """
+        b, rest = Block(), Block()
         b.line("(void)to; (void)from;")
-        for first, last in self._spans(layout):
+        for first, last, header in self._spans(layout):
             end = f"offsetof(phv, {last}) + sizeof to->{last}"
-            b.line(f"sw_copy_lines(to, from, offsetof(phv, {first}), {end});")
+            copy = f"sw_copy_lines(to, from, offsetof(phv, {first}), {end});"
+            own = version(header) if header is not None else None
+            if own is None:
+                rest.line(copy)
+            else:
+                b.line(f"if (to->{own} != from->{own} || from->{own} == 0) {copy}")
+        b.lines += rest.lines  # the versions among them
         return f"static void p4_put_back(phv *restrict to, const phv *restrict from) {{\n{b.text()}}}\n"
 
-    def _spans(self, layout: Layout) -> Iterator[tuple[str, str]]:
-        """First and last of lvalues after "h->" that lie near each other."""
+    def _spans(self, layout: Layout) -> Iterator[tuple[str, str, ir.Header | None]]:
+        """First and last of lvalues after "h->" that lie near each other, and the header that both are of."""
         if layout.written:
-            yield layout.written[0], layout.written[-1]
+            yield layout.written[0], layout.written[-1], None
         for other in self._others:
             stack = not isinstance(other, ir.Union)
             place = layout.stack_names[id(other)] if stack else layout.union_places[other.id]
-            yield place, place
+            yield place, place, None
         together = {*layout.written}
         for number in {**self._whole, **dict.fromkeys(self._fields)}:
             place, header = layout.places[number], self._headers[number]
             if place in together:
                 continue
             if number in self._whole:
-                yield place, place
+                yield place, place, header
                 continue
             here = [i for i in sorted(self._fields[number]) if layout.block(header, i) is None]
             fields = [layout.field(place, header.type, i) for i in here]
             near = [header.type.offset(j) - header.type.offset(i) < LARGE for i, j in pairwise(here)]
             while fields:
                 n = next((i + 1 for i, close in enumerate(near) if not close), len(fields))
-                yield fields[0], fields[n - 1]
+                yield fields[0], fields[n - 1], header
                 fields, near = fields[n:], near[n:]
