@@ -23,26 +23,13 @@ uint64_t sw_sum_bytes(const uint8_t *p, size_t n) {
     return sw_swapped16(sum);
 }
 
-/* The same of a few bytes, an even number, not folded and with the bytes of its words swapped. */
-static inline uint64_t sum_few(const uint8_t *p, uint32_t n) {
-    uint64_t sum = 0;
-    for (; n >= 4; p += 4, n -= 4) {
-        sum += sw_raw4(p);
-        __asm__("" : "+r"(sum)); /* no vectors */
-    }
-    return n ? sum + sw_raw2(p) : sum;
-}
-
 bool sw_sum_out_of(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to, uint64_t *sum) {
     /* from < known->from and to > known->to make these too large */
     uint32_t size = to - from, before = from - known->from, after = known->to - to;
     if (to <= from || before > size / 2 || after > size / 2 - before || (before | size) & 1) return false;
     *sum = known->sum;
     if (before + after == 0) return true;
-    uint64_t others = before + after < 64 ? sw_swapped16(sum_few(data + known->from, before) + sum_few(data + to, after))
-                                          : sw_sum_bytes(data + known->from, before) + sw_sum_bytes(data + to, after);
-    *sum = sw_fold16(known->sum + 2 * 0xffff - others);
-    return *sum != 0xffff; /* else the sum is 0xffff, or 0 because all bytes are: the difference cannot tell */
+    return sw_sum_without(sw_sum_bytes(data + known->from, before) + sw_sum_bytes(data + to, after), sum);
 }
 
 uint64_t sw_hash_csum16(const uint8_t *p, size_t n) { return sw_csum16_of(sw_sum_bytes(p, n)); }
