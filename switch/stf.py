@@ -50,7 +50,7 @@ class StfResult:
         """In words. A file with nothing but commands is legal, and passes, but who runs it is to know."""
         words = f"{'passed' if self.passed else 'FAILED'}: {self.sent} packets in"
         if self.passed and not self.sent and not self.counters:
-            words += ": no packet was sent or expected and no counter checked, so this says nothing of the program"
+            words += ": no packet was sent or expected and no counter checked: it says nothing of the program"
         return words
 
 

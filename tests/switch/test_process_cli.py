@@ -44,4 +44,4 @@ def test_stf(tmp_path: Path) -> None:
     assert (refused.exit_code, "wrong.stf is not text" in refused.output) == (1, True)
     wrong.write_text("\ufeff# as some editors begin a file")
     empty = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
-    assert (empty.exit_code, "this says nothing of the program" in empty.output) == (0, True)
+    assert (empty.exit_code, "it says nothing of the program" in empty.output) == (0, True)
