@@ -97,6 +97,10 @@ make_venv() {
     if [ -f $STAMP ] && [ "$(cat $STAMP)" = "$want" ] && $VENV/bin/python -c 'import wire, typer' 2>/dev/null; then
         return 0
     fi
+    # What is behind a link belongs to another folder: it would be emptied, or made to run this folder's code.
+    if [ -L $VENV ]; then
+        fail "$VENV is a link to $(readlink $VENV), which was not made for this folder: remove the link (rm $VENV), and make setup makes an environment here."
+    fi
     if ! { [ -x $VENV/bin/python ] && $VENV/bin/python -m pip --version >/dev/null 2>&1; } ||
         { [ -f $STAMP ] && [ "$(cut -d' ' -f3- $STAMP)" != "$(printf '%s' "$want" | cut -d' ' -f3-)" ]; }; then
         say "making $VENV with $("$PYTHON" -V 2>&1)"

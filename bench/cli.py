@@ -83,7 +83,8 @@ def bench_switch(
         typer.echo(json.dumps(tree, indent=1))
         return
     titles = {column: chosen.title for column, chosen in switch.COLUMNS.items() if column not in absent}
-    title = f"packets a second (× {switch.PEER}), sums of {workers} workers"
+    beside = f" (as a multiple of {switch.PEER}'s)" if switch.PEER in titles else ""
+    title = f"packets a second{beside}, sums of {workers} workers"
     rows = [
         (
             f"{_words(work.name)}, {work.frame_bytes:,} bytes",

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +45,6 @@ PIPELINE_SECONDS = 300.0
 PACKET_SECONDS = 5.0
 READ_FACTOR = 6
 """A read may take so much longer than other calls: one entity may ask for a table of 16,384 entries."""
-_READY = grpc.ChannelConnectivity.READY
 ENTITIES = 4096
 """Most entities of one ReadRequest: far below gRPC's 4 MB."""
 UPDATES = 2048
@@ -207,26 +205,23 @@ class SwitchClient:
         self._arbitrate()
 
     def _connect(self) -> None:
-        """Wait for the server; where nothing listens that is told at once, as whoever asks may try again."""
-        channel, states = self._session.channel, queue.SimpleQueue[Any]()
-        channel.subscribe(states.put, try_to_connect=True)
-        deadline = time.monotonic() + self._connect_seconds
+        """Wait for the server; where nothing listens that is told at once, as whoever asks may try again.
+
+        By a call: gRPC's way to watch a channel is a thread, which fails if the channel is closed soon after.
+        """
         try:
-            while (state := states.get(timeout=max(0.0, deadline - time.monotonic()))) is not _READY:
-                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                    raise UnreachableError(
-                        self.name,
-                        f"nothing answers at {self.address}, where its P4Runtime server should be; "
-                        "see whether the switch runs, and its log",
-                    )
-        except queue.Empty:
-            raise UnreachableError(
-                self.name,
-                f"waited {self._connect_seconds:g} s for its P4Runtime server at {self.address}; "
-                "see whether the switch runs, and its log",
-            ) from None
-        finally:
-            channel.unsubscribe(states.put)
+            self._ask_capabilities(self._connect_seconds)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                why = f"nothing answers at {self.address}, where its P4Runtime server should be"
+            elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                why = f"waited {self._connect_seconds:g} s for its P4Runtime server at {self.address}"
+            else:  # an answer too
+                return
+            raise UnreachableError(self.name, f"{why}; see whether the switch runs, and its log") from error
+
+    def _ask_capabilities(self, seconds: float) -> None:
+        self._session.stub.Capabilities(p4runtime_pb2.CapabilitiesRequest(), timeout=seconds)
 
     def _arbitrate(self, standby: bool = False) -> None:
         session = self._session
@@ -260,11 +255,7 @@ class SwitchClient:
         for last in (False, True):
             try:
                 self._call(
-                    lambda: self._session.stub.Capabilities(
-                        p4runtime_pb2.CapabilitiesRequest(), timeout=ALIVE_SECONDS
-                    ),
-                    "to say that it is there",
-                    ALIVE_SECONDS,
+                    lambda: self._ask_capabilities(ALIVE_SECONDS), "to say that it is there", ALIVE_SECONDS
                 )
             except TimedOutError:
                 if last:

@@ -127,7 +127,16 @@ class Session(P4RuntimeClient):  # type: ignore[misc]
             return found
 
     def tear_down(self) -> None:
-        """End the stream, its thread and the channel, whatever state they are in."""
+        """End the stream, its thread and the channel, whatever state they are in.
+
+        A thread does it, and goes on where the caller is interrupted: the interpreter could not end with a
+        channel that is half closed, as gRPC would then wait for the other half without limit.
+        """
+        closing = threading.Thread(target=self._tear_down, name="p4runtime-close")
+        closing.start()
+        closing.join()
+
+    def _tear_down(self) -> None:
         self.stream_out_q.put(None)
         if self._receiver is not None:
             self._receiver.join(GRACE_SECONDS)

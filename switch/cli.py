@@ -99,5 +99,5 @@ def stf_command(
         raise typer.Exit(1) from error
     for failure in result.failures:
         typer.echo(failure)
-    typer.echo(f"{test.name}: {'passed' if result.passed else 'FAILED'}: {result.sent} packets in")
+    typer.echo(f"{test.name}: {result.verdict()}")
     raise typer.Exit(0 if result.passed else 1)

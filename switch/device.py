@@ -17,10 +17,9 @@ from switch import ir
 from switch.arrays import Arrays
 from switch.batches import Batches, Rows
 from switch.build import build
-from switch.emit import emit_program
 from switch.errors import DeviceError, LoadError, NoSuchEntry
+from switch.generate import generate
 from switch.library import STATS, TRACE_ROOM, StatsC, open_library
-from switch.load import load_program
 from switch.messages import Messages
 from switch.profiles import Profiles
 from switch.replication import Replication
@@ -117,8 +116,8 @@ class SwitchDevice:
         does, see `trace` and `process_traced`; it is slower then. Raises `LoadError` for a program that
         cannot be run, `BuildError` where cc fails.
         """
-        program = load_program(_text(json))
-        library = build(emit_program(program, trace=trace), extra_flags=extra_flags)
+        program, code = generate(_text(json), trace=trace)
+        library = build(code, extra_flags=extra_flags)
         return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock, trace=trace)
 
     def _handle(self) -> int:

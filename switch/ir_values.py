@@ -7,7 +7,7 @@ its width and sign say, and only a store truncates. Nodes compare by identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from itertools import accumulate
@@ -309,10 +309,13 @@ def lookaheads(x: object) -> Iterator[Lookahead]:
             todo += inside(part)
 
 
-def inside(x: Any) -> list[Any]:
-    """What a tuple, expression or other object of the IR holds; headers, stacks and arrays it only names."""
-    if isinstance(x, tuple):
-        return list(x)
+def inside(x: Any) -> Sequence[Any]:
+    """What a tuple, expression or other object of the IR holds, but for names, numbers and where it stands.
+
+    Headers, stacks and arrays it only names.
+    """
+    if x.__class__ is tuple:
+        return x  # type: ignore[no-any-return]
     return [getattr(x, name) for name in _attributes(x.__class__)]
 
 
@@ -320,4 +323,4 @@ def inside(x: Any) -> list[Any]:
 def _attributes(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind) or issubclass(kind, Header | Union | Stack | UnionStack | RegisterArray):
         return ()
-    return tuple(f.name for f in fields(kind))
+    return tuple(f.name for f in fields(kind) if f.type not in ("str", "int", "bool", "Source"))

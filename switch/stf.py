@@ -36,6 +36,8 @@ class StfResult:
     """What came out against what was expected: `failures` is empty when the test passes."""
 
     sent: int = 0
+    counters: int = 0
+    """Checks of counters."""
     received: list[tuple[int, bytes]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -43,6 +45,13 @@ class StfResult:
     def passed(self) -> bool:
         """Whether all expectations were met and nothing else came out."""
         return not self.failures
+
+    def verdict(self) -> str:
+        """In words. A file with nothing but commands is legal, and passes, but who runs it is to know."""
+        words = f"{'passed' if self.passed else 'FAILED'}: {self.sent} packets in"
+        if self.passed and not self.sent and not self.counters:
+            words += ": no packet was sent or expected and no counter checked: it says nothing of the program"
+        return words
 
 
 def number(text: str) -> int:
@@ -73,7 +82,6 @@ class StfRunner:
         self._mirrors: dict[int, int] = {}
         self._handles: dict[str, tuple[str, int]] = {}
         self._checks_packets = False
-        self._checks_counters = False
 
     def run(self, text: str) -> StfResult:
         """Run all statements in order, then compare. Raises `StfError`."""
@@ -124,7 +132,7 @@ class StfRunner:
             self._checks_packets = True
         elif op == "check_counter":
             self._check_counter(tokens[1:])
-            self._checks_counters = True
+            self.result.counters += 1
         elif op not in WITHOUT_EFFECT:
             self._command(op, tokens[1:])
 
@@ -274,7 +282,7 @@ class StfRunner:
     # ---- packets
 
     def _compare(self) -> None:
-        if self._checks_counters and not self._checks_packets:
+        if self.result.counters and not self._checks_packets:
             return
         by_port: dict[int, list[bytes]] = {}
         for port, data in self.result.received:

@@ -65,24 +65,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_up(folder: Path) -> list[str]:
-    """Run setup.sh; return what it asked the stand-ins for."""
-    asked = folder / "asked"
-    asked.write_text("")
+def run_setup(folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": f"{folder / 'tools'}:{os.environ['PATH']}",
         "PYTHON": str(folder / "python"),
         "CC": str(folder / "tools/cc"),
     }
-    subprocess.run(
+    return subprocess.run(
         ["sh", "setup.sh"],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=60,
-        check=True,
+        check=False,
     )
+
+
+def set_up(folder: Path) -> list[str]:
+    """Run setup.sh; return what it asked the stand-ins for."""
+    asked = folder / "asked"
+    asked.write_text("")
+    done = run_setup(folder)
+    assert done.returncode == 0, done.stderr
     return asked.read_text().splitlines()
 
 
@@ -119,3 +124,29 @@ def test_other_dependencies_are_installed_and_another_place_is_another_environme
     assert set_up(folder) == ["install"]
     moved = folder.rename(folder.with_name("moved"))
     assert set_up(moved) == ["-m venv --clear .venv", "install"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_environment_behind_a_link_is_left_alone(folder: Path, there: bool) -> None:
+    """As in a git worktree that borrows another's: it was emptied."""
+    other = folder.with_name("other")
+    if there:
+        shutil.copytree(folder, other)
+        set_up(other)
+        (folder / ".venv").symlink_to(other / ".venv")
+    else:
+        (folder / ".venv").symlink_to(other)
+    done = run_setup(folder)
+    assert done.returncode != 0
+    assert f".venv is a link to {other}" in done.stderr
+    assert "rm .venv" in done.stderr
+    assert not (folder / "asked").exists()
+    if there:
+        assert set_up(other) == [], "it is as it was"
+
+
+def test_an_environment_of_this_folder_may_lie_elsewhere(folder: Path) -> None:
+    set_up(folder)
+    (folder / ".venv").rename(folder / "large-disk")
+    (folder / ".venv").symlink_to("large-disk")
+    assert set_up(folder) == []

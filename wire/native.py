@@ -34,6 +34,7 @@ FLAGS: tuple[str, ...] = (
 )
 TIMEOUT = 300.0
 """Seconds that one call of the compiler may take."""
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class BuildError(P4ReduceError):
@@ -109,6 +110,35 @@ def _run(command: list[str], what: str, folder: Path) -> None:
         )
     if done.returncode != 0:
         raise BuildError(f"compiling {what} failed:\n{done.stderr[-4000:]}")
+
+
+def recall(name: str) -> bytes | None:
+    """What `remember` kept under this file name; None where it did not, or the file is damaged.
+
+    Raises `BuildError` when the cache folder cannot be trusted.
+    """
+    try:
+        kept = (cache_folder() / name).read_bytes()
+    except OSError:
+        return None
+    digest, data = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
+    return data if hashlib.sha256(data).digest() == digest else None
+
+
+def remember(name: str, data: bytes) -> None:
+    """Keep what can be made again: where there is no room, it is not kept.
+
+    Raises `BuildError` when the cache folder cannot be trusted.
+    """
+    folder = cache_folder()
+    with contextlib.suppress(OSError):
+        fd, part = tempfile.mkstemp(suffix=".part", dir=folder)
+        try:
+            with open(fd, "wb") as file:
+                file.write(hashlib.sha256(data).digest() + data)
+            os.replace(part, folder / name)
+        finally:
+            Path(part).unlink(missing_ok=True)
 
 
 def _into_cache(target: Path, make: list[str], what: str) -> None:

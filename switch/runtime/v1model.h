@@ -245,6 +245,8 @@ static void sw_ingress(sw_run *r, phv *h, sw_pkt *k, uint32_t ingress_port) {
     uint32_t group = (uint32_t)sm_get_mcast_grp(h);
     if (group != 0) {
         const sw_fanout *f = &s->multicast[group & 0xffff];
+        /* PI keeps the replicas of clone session n as group 2^15 + n. */
+        if (!f->present && (group & 0x8000)) f = &s->sessions[group & 0x7fff];
         sm_set_instance_type(h, SM_REPLICATION);
         SW_TRACE(s, MULTICAST, group, f->present ? f->n : 0);
         if (f->present && f->n > 0) sw_replicate(r, h, k, f, 0);

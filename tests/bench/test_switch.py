@@ -153,6 +153,8 @@ def test_without_root_the_command_measures_in_process_and_says_so(monkeypatch: p
     assert "bmv2, veth was not measured: there is none" in done.stdout
     assert "SetForwardingPipelineConfig of p4reduce_256x1024: embedded, cold 1.50 s" in done.stdout
     assert "bottleneck" not in done.stdout
+    assert "packets a second, sums of 2 workers" in done.stdout
+    assert "multiple" not in done.stdout, "there is nothing that it could be a multiple of"
     arguments += ["--elements", "64", "--json"]
     tree = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
     assert tree.keys() == {"workers", "rows", "pipeline", "absent"}

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -104,6 +105,69 @@ def test_nobody_listens() -> None:
         held.listen()  # and now it takes connections and says nothing
         with pytest.raises(UnreachableError, match=rf"waited 0\.4 s for its P4Runtime server at {address}"):
             SwitchClient("s1", 3, address, seconds=SHORT)
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[float], object]]:
+    """What interrupts this thread some seconds from now."""
+
+    def handler(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_while_it_closes_does_not_leave_it_half_closed(
+    server: FakeServer, interrupt: Callable[[float], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(server)
+    close, closed, waits = client._session.channel.close, threading.Event(), threading.Event()
+
+    def slow() -> None:
+        waits.wait(LIMIT_S)
+        close()
+        closed.set()
+
+    monkeypatch.setattr(client._session.channel, "close", slow)
+    interrupt(0.2)
+    with pytest.raises(Interrupt):
+        client.close()
+    assert not closed.is_set()
+    waits.set()
+    assert closed.wait(LIMIT_S)
+
+
+ALONE = """
+import signal, sys, threading, time
+from controller.p4runtime import SwitchClient
+client = SwitchClient("s1", 3, sys.argv[1], primary=False)
+print([thread.name for thread in threading.enumerate()])
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+try:
+    client.close()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_no_thread_watches_a_channel(server: FakeServer) -> None:
+    """gRPC's failed with a traceback where the channel was closed, and made the close wait.
+
+    An interrupt meanwhile left it half closed, and the interpreter waited for the other half without limit.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", ALONE, server.address], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "['MainThread']\ninterrupted\n", "")
 
 
 def test_a_backup_says_so_and_takes_over(server: FakeServer, program: Program) -> None:

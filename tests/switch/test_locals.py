@@ -8,6 +8,7 @@ that go with clones, resubmitted and recirculated packets, digests, and headers 
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -200,13 +201,14 @@ class NoLocals(Locals):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_programs_do_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_programs_do_the_same(seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = Program(seed)
     body_with_argument(program)
     json = program.b.json
     found = Locals(load_program(json), {META})
     assert {"ingress", "egress"} <= set(found.blocks.values())
     fast = program.outputs(json)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing of it is made anew otherwise
     monkeypatch.setattr("switch.emit.Locals", NoLocals)
     monkeypatch.setattr(emit_bytes, "STORED_RUN", 4)
     monkeypatch.setattr(emit_known, "summed_run", lambda *args: None)

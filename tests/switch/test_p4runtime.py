@@ -275,7 +275,7 @@ def test_a_config_that_no_check_foresaw_is_still_an_answer(
     """The last net: a fault of ours while loading is INVALID_ARGUMENT, and what ran goes on."""
     caplog.set_level(logging.CRITICAL, logger="switch.p4runtime")
     for name, error, want in (
-        ("switch.device.load_program", TypeError("unhashable"), "INVALID_ARGUMENT"),
+        ("switch.device.generate", TypeError("unhashable"), "INVALID_ARGUMENT"),
         ("switch.p4runtime.service.P4InfoView", KeyError("x"), "INVALID_ARGUMENT"),
         ("switch.p4runtime.target.agree", IndexError("x"), "INVALID_ARGUMENT"),
         ("switch.device.build", OSError(28, "No space left on device"), "INTERNAL"),

@@ -92,6 +92,18 @@ def test_multicast() -> None:
             d.multicast_set(0, [])
 
 
+def test_a_clone_session_is_a_multicast_group_too() -> None:
+    """As in simple_switch_grpc, whose sessions are groups from 2^15 on (PI, pre_clone_mgr.cpp)."""
+    b = simple(H, [assign(field(META, "mcast_grp"), const(0x8000 + 7))])
+    mark(b)
+    with SwitchDevice.load(b.json) as d:
+        assert d.process([(9, bytes(5))]) == []
+        d.clone_session_set(7, [(1, 10), (2, 20)], truncate=3)  # of clones alone
+        assert d.process([(9, bytes(5))]) == [(p, bytes([5, 9, p, r, 0])) for p, r in ((1, 10), (2, 20))]
+        d.multicast_set(0x8000 + 7, [(3, 30)])
+        assert d.process([(9, bytes(5))]) == [(3, bytes([5, 9, 3, 30, 0]))]
+
+
 def test_ingress_clone_starts_from_the_original_bytes() -> None:
     b = simple(H)
     b.field_list(1, [field("meta", "kept")])

@@ -222,6 +222,20 @@ def test_a_full_disk(small_disk: Path, filled: bool) -> None:
 
 
 @pytest.mark.root
+def test_a_full_disk_does_not_matter_to_what_is_compiled(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    text, cache = unseen(), small_disk / "p4reduce"
+    SwitchDevice.load(text).close()
+    (kept,) = cache.glob("*.pickle")
+    kept.unlink()
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "filled").write_bytes(bytes(1 << 27))
+    with SwitchDevice.load(text) as device:
+        assert device.process([(1, b"x")]) == [(0, b"x")]
+    assert not [path for path in cache.iterdir() if path.suffix in (".pickle", ".part")]
+
+
+@pytest.mark.root
 def test_a_full_disk_leaves_the_pipeline(served: Served, client: Controller, small_disk: Path) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         client.set_pipeline(json=unseen().encode())

@@ -267,6 +267,26 @@ def test_failures_are_told(text: str, failure: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "empty"),
+    [
+        ("", True),
+        ("# nothing\nadd t a:5 forward(port:7)\nno_packet", True),
+        ("packet 0 0606", False),
+        ("check_counter own(0) packets == 0", False),
+        ("expect 7 05", False),
+    ],
+)
+def test_a_file_that_checks_nothing_passes_and_says_so(text: str, empty: bool) -> None:
+    b = program()
+    b.counter("own", 1)
+    with SwitchDevice.load(b.json) as d:
+        result = StfRunner(d).run(text)
+    assert result.passed is (result.verdict().startswith("passed"))
+    assert ("no packet was sent or expected and no counter checked" in result.verdict()) is empty
+    assert result.passed or not empty
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         ("frobnicate 1", "unknown command"),
