@@ -14,6 +14,9 @@ from switch.emit_locals import Locals
 from switch.emit_trace import Trace
 from switch.widths import Bounds
 
+SMALL_KEY = 16
+"""SW_SMALL_KEY of runtime.h: bits of a key that entries are found by without a hash."""
+
 
 def key_words(table: ir.Table) -> list[int]:
     """Where each key starts in a table's key words; the last item is their number."""
@@ -22,6 +25,11 @@ def key_words(table: ir.Table) -> list[int]:
         out.append(at)
         at += limbs(k.width)
     return [*out, at]
+
+
+def _small(table: ir.Table) -> bool:
+    """Whether a table's entries stand in an array, each at its key."""
+    return table.match == "exact" and len(table.keys) == 1 and table.keys[0].width <= SMALL_KEY
 
 
 class Controls:
@@ -166,6 +174,8 @@ class Controls:
         if not t.keys:
             b.line("(void)key;")
             b.line("sw_entry *e = NULL;")
+        elif _small(t):
+            b.line(f"sw_entry *e = sw_lookup_small(t, key[{words[0]}]);")
         elif t.match == "exact":
             b.line(f"sw_entry *e = sw_lookup_exact(t, key, {words[-1]});")
         else:
@@ -298,8 +308,8 @@ class Controls:
                 items = ", ".join(f"{{{at}, {n}}}" for at, n in ranges)
                 out.append(f"static const sw_range_desc {place}[] = {{{items}}};")
             meter = 0 if t.meter is None else 2 if t.meter.octets else 1
-            row = f"{{{words[-1]}, {kinds[t.match]}, {len(ranges)}, {meter}, {place}}}"
+            row = f"{{{words[-1]}, {kinds[t.match]}, {len(ranges)}, {meter}, {int(_small(t))}, {place}}}"
             rows.append(f"    {row}, /* {c_comment(name)} */")
         out.append("static const sw_table_desc table_descs[] = {")
-        out += [*rows, "    {0, SW_EXACT, 0, 0, NULL}", "};"]
+        out += [*rows, "    {0, SW_EXACT, 0, 0, 0, NULL}", "};"]
         return "\n".join(out) + "\n"

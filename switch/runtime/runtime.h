@@ -61,6 +61,7 @@ typedef struct sw_range_desc {
     uint16_t word, nwords; /* where the field stands in the key */
 } sw_range_desc;
 
+#define SW_SMALL_KEY 16
 enum { SW_EXACT, SW_LPM, SW_TERNARY, SW_RANGE };
 
 typedef struct sw_table_desc {
@@ -68,6 +69,7 @@ typedef struct sw_table_desc {
     uint8_t kind;
     uint8_t nranges;
     uint8_t direct_meter; /* 0 none, 1 packets, 2 bytes */
+    uint8_t small;        /* exact, with one key of at most SW_SMALL_KEY bits */
     const sw_range_desc *ranges;
 } sw_table_desc;
 
@@ -76,6 +78,8 @@ typedef struct sw_table {
     sw_group **groups; /* best priority first */
     size_t ngroups, room, count;
     sw_slices *slices; /* of a table with many masks, or many ranges: they answer instead of the groups */
+    sw_entry **by_key; /* of a small table: its entries, each at its key */
+    size_t keys;       /* room there: keys from here on have no entry */
     uint64_t seed;
     int64_t default_action; /* -1: none */
     uint64_t *default_args;
@@ -264,6 +268,10 @@ static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, 
     sw_entry *e = g->buckets[sw_bucket(g, sw_hash_words(key, n, t->seed))];
     while (e != NULL && !sw_same_words(e->key, key, n)) e = e->next;
     return e;
+}
+
+static inline SW_UNUSED sw_entry *sw_lookup_small(const sw_table *t, uint64_t key) {
+    return key < t->keys ? t->by_key[key] : NULL;
 }
 
 /* Packets mostly take one slot after the other: fetches the one of the next packet while this one's is worked on. */

@@ -145,6 +145,17 @@ static sw_entry *entry_new(const sw_table *t, const uint64_t *key, const uint64_
     return e;
 }
 
+/* Room for one more key of a small table, with what is there already; `keys` becomes its size. NULL where there is
+ * no memory. */
+static sw_entry **more_keys(const sw_table *t, uint64_t key, size_t *keys) {
+    size_t n = 16;
+    while (n <= key) n *= 2;
+    sw_entry **list = calloc(n, sizeof *list);
+    if (list != NULL && t->keys) memcpy(list, t->by_key, t->keys * sizeof *list);
+    *keys = n;
+    return list;
+}
+
 /* Memory is found and filled before the lock is taken, which is held for a few steps only. */
 sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t *key, const uint64_t *mask,
                           const uint64_t *ranges, int64_t priority, uint32_t action, const uint64_t *args,
@@ -154,8 +165,9 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
     sw_group *g = group_find(t, mask), *fresh = g == NULL ? group_new(t->desc, mask) : NULL;
     sw_group **list = NULL;
     sw_entry **buckets = NULL;
+    sw_entry **by_key = NULL;
     sw_slices *slices = NULL;
-    size_t room = t->room;
+    size_t room = t->room, keys = t->keys;
     if (e == NULL || (g == NULL && fresh == NULL)) goto no_memory;
     if (fresh != NULL) g = fresh;
     e->handle = handle;
@@ -172,6 +184,8 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
         if ((buckets = malloc(2 * g->nbuckets * sizeof *buckets)) == NULL) goto no_memory;
         memcpy(buckets, g->buckets, g->nbuckets * sizeof *buckets);
     }
+    if (t->desc->small && e->key[0] >= keys)
+        if ((by_key = more_keys(t, e->key[0], &keys)) == NULL) goto no_memory;
     if (t->slices != NULL || slices_pay(t))
         if ((slices = sw_slices_with(t, e)) == NULL) goto no_memory;
 
@@ -189,6 +203,12 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
         buckets = old;
         g->half = g->nbuckets;
     }
+    if (by_key != NULL) {
+        sw_entry **old = t->by_key;
+        t->by_key = by_key;
+        by_key = old;
+        t->keys = keys;
+    }
     if (full) split(g);
     e->last_hit_us = sw_now_us(s);
     chain_insert(g, e);
@@ -198,6 +218,7 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
         g->best = priority;
         move_up(t, g);
     }
+    if (t->desc->small) t->by_key[e->key[0]] = sw_lookup_exact(t, e->key, 1);
     if (slices != NULL) {
         sw_slices *old = t->slices;
         t->slices = slices;
@@ -206,6 +227,7 @@ sw_entry *sw_table_insert(sw *s, uint32_t table, uint64_t handle, const uint64_t
     sw_unlock(s);
     free(list);
     free(buckets);
+    free(by_key);
     sw_slices_retire(slices, t->slices);
     return e;
 
@@ -214,6 +236,7 @@ no_memory:
     if (fresh != NULL) group_free(fresh);
     free(list);
     free(buckets);
+    free(by_key);
     return NULL;
 }
 
@@ -250,6 +273,7 @@ void sw_table_delete(sw *s, uint32_t table, sw_entry *e) {
     } else {
         g = NULL;
     }
+    if (t->desc->small) t->by_key[e->key[0]] = sw_lookup_exact(t, e->key, 1);
     sw_unlock(s);
     if (g != NULL) group_free(g);
     sw_slices_free(slices);
@@ -272,9 +296,12 @@ int sw_table_default(sw *s, uint32_t table, int64_t action, const uint64_t *args
 void sw_table_clear(sw_table *t) {
     for (size_t i = 0; i < t->ngroups; i++) group_free(t->groups[i]);
     free(t->groups);
+    free(t->by_key);
     free(t->default_args);
     sw_slices_free(t->slices);
     t->groups = NULL;
+    t->by_key = NULL;
+    t->keys = 0;
     t->slices = NULL;
     t->ngroups = t->room = t->count = 0;
     t->default_args = NULL;
