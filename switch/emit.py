@@ -53,9 +53,10 @@ def emit_program(program: ir.Program, *, trace: bool = False) -> str:
 
 
 def _program(program: ir.Program, trace: Trace) -> str:
-    local = Locals(program, _target_headers(program))
-    layout, bounds, alike = Layout(program, local), Bounds(), Alike(program)
-    known = Known(program, layout, _target_headers(program))
+    targets = _target_headers(program)
+    local, writes = Locals(program, targets), Writes(program, targets)
+    layout, bounds, alike = Layout(program, local, writes.headers(local)), Bounds(), Alike(program)
+    known = Known(program, layout, targets)
     namer = Namer()
     calculations = {name: "calc_" + namer("calc " + name) for name in program.calculations}
     action_names = {a.id: namer(f"act {a.name}") for a in program.actions.values()}
@@ -79,7 +80,7 @@ def _program(program: ir.Program, trace: Trace) -> str:
         parsers.deparser(),
         _reset_metadata(program, layout),
         _before_parsing(layout),
-        Writes(program, layout).function(_target_headers(program), known.versions),
+        writes.function(layout, known.version),
         _copy_list(program, layout, bounds),
         _digest(program, layout, bounds),
         '#include "v1model.h"\n',

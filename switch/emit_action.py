@@ -118,6 +118,11 @@ class Actions:
     def call(self, c: Context, b: Block, call: ir.Call) -> None:
         """One primitive."""
         c.expressions.source = call.source
+        target = _written(call)
+        if call.op == "assign" and target is not None and self.known.guards(target):
+            assert isinstance(call.args[1], ir.Expr)
+            self.known.assign(b, c.expressions, target, call.args[1])
+            return
         with self.known.changes(b, (call,)):
             PRIMITIVES[call.op].emit(c, b, call.args)
 

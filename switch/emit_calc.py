@@ -33,7 +33,7 @@ class Calculations:
         if b is None:
             b = self._laid_out(c, x, hashed)
         head = f"/* {c_comment(c.name)}: {c.algorithm} {c_comment(str(c.source))} */\n"
-        signature = f"{self.local.head(c)} uint64_t {name}({PARAMETERS}{self.local.parameter(c)})"
+        signature = f"{self.local.head(c)} SW_UNUSED uint64_t {name}({PARAMETERS}{self.local.parameter(c)})"
         return f"{head}{signature} {{\n{b.text()}}}\n"
 
     def _laid_out(self, c: ir.Calculation, x: Expressions, hashed: str) -> Block:

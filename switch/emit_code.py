@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import count
 
@@ -91,11 +91,11 @@ class Block:
     def __init__(self, depth: int = 1, counter: Iterator[int] | None = None) -> None:
         self.lines: list[str] = []
         self.depth = depth
-        self._counter = counter or count(1)
+        self.counter = counter or count(1)
 
     def inner(self) -> Block:
         """An empty block one level deeper, to be inserted later."""
-        return Block(self.depth + 1, self._counter)
+        return Block(self.depth + 1, self.counter)
 
     def line(self, text: str) -> None:
         """Add a line."""
@@ -107,7 +107,7 @@ class Block:
 
     def temp(self) -> str:
         """A fresh name."""
-        return f"t{next(self._counter)}"
+        return f"t{next(self.counter)}"
 
     @contextmanager
     def nest(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -163,8 +163,10 @@ def _struct(name: str, fields: list[tuple[ir.Field, str]], varbit: bool) -> str:
 class Layout:
     """C types and lvalues of a program's headers, and places of its arrays."""
 
-    def __init__(self, program: ir.Program, local: Locals | None = None) -> None:
-        """`local`: the fields that are no part of the phv; none without it."""
+    def __init__(
+        self, program: ir.Program, local: Locals | None = None, written: Set[int] = frozenset()
+    ) -> None:
+        """`local`: the fields that are no part of the phv; none without it. `written`: see Writes.headers."""
         self.program = program
         self._blocks = local.blocks if local is not None else {}
         self._local: dict[tuple[str, int], str] = {}  # (header's C lvalue, index) -> the local field's
@@ -208,24 +210,28 @@ class Layout:
                 self.places[header.id] = f"{self.union_places[u.id]}.{member}"
         plain = [h for h in program.headers.values() if h.id not in self.places]
         unread = _unread_by_parser(program)
-        # Places of headers at the end of the phv, whose fields are set or zeroed by the end of parsing.
         self.late: list[str] = []
+        """Places of headers at the end of the phv, whose fields are set or zeroed by the end of parsing."""
+        self.written: list[str] = []
+        """Places side by side, from a cache line on: of headers that egress may write, but large ones."""
+        self._written_at = len(self.members)
         variables = Namer()
-        for h in sorted(plain, key=lambda h: h.id in unread):
+        bits = {h.id: sum(f.width for f in self._here(h)) for h in plain}
+        side_by_side = {h.id for h in plain if h.id in written and bits[h.id] < LARGE}
+        for h in sorted(plain, key=lambda h: (h.id in unread, h.id not in side_by_side)):
             place = self.places[h.id] = members(h.name)
-            here = [f for i, f in enumerate(h.type.fields) if (h.id, i) not in self._blocks]
-            if len(here) < len(h.type.fields):
+            if len(self._here(h)) < len(h.type.fields):
                 self._own[f"h->{place}"] = namer(f"t_{place}_rest")
             for i, f in enumerate(h.type.fields):
                 if (h.id, i) in self._blocks:
                     self._local[f"h->{place}", i] = f"l->{variables(f'{place}_{f.name}')}"
-            align = "_Alignas(64) " if sum(f.width for f in here) >= LARGE else ""
+            align = "_Alignas(64) " if bits[h.id] >= LARGE else ""
             self.members.append(f"{align}{self.struct_name(f'h->{place}', h.type)} {place};")
+            if h.id in side_by_side:
+                self.written.append(place)
             if h.id in unread:
-                self.late.append(self.places[h.id])
+                self.late.append(place)
         self.union_of = {h.id: u for u in program.unions.values() for h in u.members}
-        if self.members:
-            self.members[0] = "_Alignas(64) " + self.members[0].removeprefix("_Alignas(64) ")
         # registers of one size and storage lie side by side: lane k of element i is at (i * lanes + k)
         self.groups: list[tuple[int, int, list[ir.RegisterArray]]] = []
         self.register_place: dict[str, tuple[int, int]] = {}
@@ -237,6 +243,15 @@ class Layout:
                 self.groups.append((r.size, element, []))
             self.register_place[r.name] = (g, len(self.groups[g][2]))
             self.groups[g][2].append(r)
+
+    def _here(self, h: ir.Header) -> list[ir.Field]:
+        """The fields of a header that are part of the phv."""
+        return [f for i, f in enumerate(h.type.fields) if (h.id, i) not in self._blocks]
+
+    def add_version(self, name: str) -> None:
+        """Add a 64-bit member that egress may write."""
+        self.members.insert(self._written_at, f"uint64_t {name};")
+        self.written.insert(0, name)
 
     def declarations(self) -> str:
         """The C structs of header types, unions and the phv."""
@@ -263,6 +278,9 @@ class Layout:
             out.append(
                 f"typedef struct {self.union_names[u.type]} {{ {fields} }} {self.union_names[u.type]};"
             )
+        for at in {0, self._written_at if self.written else 0}:
+            if self.members:
+                self.members[at] = "_Alignas(64) " + self.members[at].removeprefix("_Alignas(64) ")
         out.append("typedef struct phv {\n" + "\n".join("    " + m for m in self.members) + "\n} phv;")
         return "\n\n".join(out) + "\n"
 

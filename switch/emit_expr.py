@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from switch import ir
 from switch.emit_code import Block, limbs
-from switch.emit_numbers import Numbers
+from switch.emit_limbs import Limbs
 from switch.emit_places import Val, literal, type_width
 from switch.widths import TOO_WIDE, bits
 
 __all__ = ["Expressions", "Val", "literal", "type_width"]
 
 
-class Expressions(Numbers):
+class Expressions(Limbs):
     """Emits expressions of one function into a block."""
 
     # ---- truth values
@@ -79,14 +79,16 @@ class Expressions(Numbers):
 
     # ---- stores
 
-    def store(self, b: Block, target: ir.FieldRef, value: ir.Expr) -> None:
-        """Assign, truncated to the field's width (or saturated, where the field says so)."""
+    def store(self, b: Block, target: ir.FieldRef, value: ir.Expr, place: str | None = None) -> None:
+        """Assign, truncated to the field's width (or saturated, where the field says so).
+
+        `place` is a variable of the field's C type to be set in its place.
+        """
         f = target.field
         if f.saturating:
             op = "sat_cast" if f.signed else "usat_cast"
             value = ir.Binary(op, value, ir.Const(f.width))
-        v = self.low(b, value, f.width)
-        self.store_val(b, self.field(b, target), f.width, v)
+        self.put(b, self.field(b, target) if place is None else place, f.width, value)
 
     def store_val(self, b: Block, place: str, width: int, v: Val) -> None:
         """Store the low `width` bits."""

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from switch import ir
 from switch.emit_bytes import load_fields, summed_run
-from switch.emit_code import LARGE, Block, Layout
+from switch.emit_code import LARGE, Block, Layout, storage
+from switch.emit_expr import Expressions
 from switch.emit_writes import stored_to
 from switch.hashes import HASHES
 
@@ -49,17 +50,16 @@ class Known:
                     and header.type.max_bits % 16 == 0
                 ):
                     self._numbers[header.id] = len(self._numbers)
-                    layout.members.append(f"uint64_t {self._member(header)};")
+                    layout.add_version(self._member(header))
 
     @property
     def count(self) -> int:
         """How many there are."""
         return len(self._numbers)
 
-    @property
-    def versions(self) -> list[str]:
-        """Where their versions stand in the phv."""
-        return [f"sw_version_{n}" for n in self._numbers.values()]
+    def version(self, header: ir.Header) -> str | None:
+        """Name of a header's version in the phv; None where it has none."""
+        return self._member(header) if self.has(header) else None
 
     def _member(self, header: ir.Header) -> str:
         return f"sw_version_{self._numbers[header.id]}"
@@ -104,6 +104,23 @@ class Known:
         with b.nest("else"):
             b.line(f"known = sw_fold16({summed});")
         self.keep(b, header, "known")
+
+    def guards(self, target: ir.FieldRef) -> bool:
+        """Whether `assign` is to be used for a field."""
+        return self.has(target.header.header) and target.field.width <= 64
+
+    def assign(self, b: Block, x: Expressions, target: ir.FieldRef, value: ir.Expr) -> None:
+        """An assignment of up to 64 bits to such a header: one of the value that is there stores nothing.
+
+        So the header keeps its version, and no load of many fields waits for the store of one.
+        """
+        with b.nest(""):
+            place, new = x.field(b, target), b.temp()
+            b.line(f"uint{storage(target.field.width)}_t {new};")
+            x.store(b, target, value, new)
+            with b.nest(f"if ({place} != {new})"):
+                b.line(f"{place} = {new};")
+                self.change(b, target.header.header)
 
     @contextmanager
     def changes(self, b: Block, calls: tuple[ir.Call, ...]) -> Iterator[None]:

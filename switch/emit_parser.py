@@ -10,7 +10,10 @@ from switch.emit_bytes import load_fields, store_fields
 from switch.emit_code import PARAMETERS, Block, Layout, c_comment, limbs
 from switch.emit_expr import Expressions, Val, literal
 from switch.emit_known import Known
+from switch.emit_parsed import Parsed
+from switch.emit_sum import Sums
 from switch.emit_trace import Trace
+from switch.hashes import HASHES
 from switch.load_parser import key_width
 from switch.primitives_headers import header_bytes, mark_valid
 from switch.widths import Bounds
@@ -40,6 +43,7 @@ class Parsers:
         known: Known,
     ) -> None:
         self.program = program
+        self.parsed = Parsed(program, layout)
         self.known = known
         self.alike = alike
         self.trace = trace
@@ -81,7 +85,7 @@ class Parsers:
             self._verify(b, k, self.program.checksums.index(k))
         return (
             f"static void p4_parse({PARAMETERS}) {{\n    (void)s;\n    (void)h;\n"
-            f"{self.actions.local.variables('parser')}{b.text()}}}\n"
+            f"{self.actions.local.variables('parser')}{self.parsed.variables()}{b.text()}}}\n"
         )
 
     def _state(self, x: Expressions, b: Block, state: ir.State, labels: dict[str, str]) -> None:
@@ -213,6 +217,9 @@ class Parsers:
         if ref is not None:
             if not ref.metadata:
                 mark_valid(x, b, ref)
+            here = self.parsed.extracted(ref.header) if ref.header is not None else None
+            if here is not None:
+                b.line(here)
         else:
             if op.union_stack is not None:
                 for i, m in enumerate(self.layout.union_members[op.union_stack.type]):
@@ -243,16 +250,20 @@ class Parsers:
             if k.condition is not None:
                 conditions.append(x.truth(b, k.condition))
             self._differs(b, k, " && ".join(conditions))
-            call = self.actions.calculation(k.calculation)
-            wrong = f"{call} != {x.exact(b, k.target).code}"
-            if self.trace.on:
-                with b.nest(f"if ({' && '.join(conditions)})"):
+            with b.nest(f"if ({' && '.join(conditions)})"):
+                wrong = f"{self._checksum(x, b, k.calculation)} != {x.exact(b, k.target).code}"
+                if self.trace.on:
                     b.line(f"const bool wrong = {wrong};")
                     self.trace.event(b, "CHECKSUM", number, "!wrong")
-                    b.line("if (wrong) k->checksum_error = 1;")
-                return
-            conditions.append(wrong)
-            b.line(f"if ({' && '.join(conditions)}) k->checksum_error = 1;")
+                    wrong = "wrong"
+                b.line(f"if ({wrong}) k->checksum_error = 1;")
+
+    def _checksum(self, x: Expressions, b: Block, c: ir.Calculation) -> str:
+        """C of a calculation after parsing."""
+        value = None
+        if HASHES[c.algorithm] == "sw_hash_csum16":
+            value = Sums(self.layout, x, self.known, self.parsed.bytes()).value(b, c.inputs)
+        return value if value is not None else self.actions.calculation(c)
 
     def _differs(self, b: Block, k: ir.Checksum, condition: str) -> None:
         if self.alike.reads(k.condition):

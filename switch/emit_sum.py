@@ -8,6 +8,8 @@ be known when the program is compiled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from switch import ir
 from switch.emit_bytes import LONGEST_SUM
 from switch.emit_code import PAYLOAD_BYTES, Block, Layout
@@ -17,6 +19,10 @@ from switch.emit_known import Known
 # Fields of one width in a row are added by a loop from this many on: a vector of fields just stored one by
 # one would have to wait for them.
 RUN = 16
+# Bytes of a packet are added in line up to so many.
+FEW_BYTES = 64
+
+Input = ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload
 
 
 class _Unknown(Exception):  # noqa: N818 (ends the attempt, tells nobody)
@@ -26,16 +32,29 @@ class _Unknown(Exception):  # noqa: N818 (ends the attempt, tells nobody)
 class Sums:
     """Emits the body of one csum16 calculation."""
 
-    def __init__(self, layout: Layout, x: Expressions, known: Known) -> None:
+    def __init__(
+        self, layout: Layout, x: Expressions, known: Known, raw: Mapping[int, str] | None = None
+    ) -> None:
+        """`raw`: C pointers to the bytes in the packet that headers still have, by header id."""
+        self._raw = raw or {}
         self._layout = layout
         self._known = known
         self._x = x
         self._bit: int | None = 0  # of a 16-bit word, where the next input starts; None: unknown
 
-    def body(self, inputs: tuple[ir.FieldRef | ir.HeaderRef | ir.Constant | ir.Payload, ...]) -> Block | None:
+    def body(self, inputs: tuple[Input, ...]) -> Block | None:
         """The function's lines, or None where the inputs must be laid out after all."""
         b = Block()
         b.line("(void)s; (void)k; (void)h;")
+        value = self.value(b, inputs)
+        if value is None:
+            return None
+        b.line(f"return {value};")
+        return b
+
+    def value(self, outer: Block, inputs: tuple[Input, ...]) -> str | None:
+        """C of the result, after the lines for it; None, and no lines, where the inputs must be laid out."""
+        b = Block(outer.depth, outer.counter)
         b.line("uint64_t sum = 0;")
         try:
             i = 0
@@ -59,8 +78,8 @@ class Sums:
                 i += 1
         except _Unknown:
             return None
-        b.line("return sw_csum16_of(sum);")
-        return b
+        outer.lines += b.lines
+        return "sw_csum16_of(sum)"
 
     def _pass(self, width: int) -> int:
         """Go on by `width` bits; how far left the value passed stands in its word."""
@@ -75,6 +94,8 @@ class Sums:
         with b.nest("" if valid == "1" else f"if ({valid})"):
             if self._known.has(ref.header) and indexes == list(range(len(kind.fields))):
                 self._whole(b, own, ref)
+            elif ref.header is not None and ref.header.id in self._raw:
+                self._bytes_of(b, self._raw[ref.header.id], own, kind, indexes)
             else:
                 self._fields(b, own, kind, indexes)
         if valid != "1" and self._bit != before:
@@ -93,6 +114,23 @@ class Sums:
             self._bit = bit
             self._known.keep(b, header, "sw_fold16(sum)")
         b.line(f"sum += {_shifted(self._known.sum(header), -bit % 16)};")
+
+    def _bytes_of(self, b: Block, p: str, own: str, kind: ir.HeaderType, indexes: list[int]) -> None:
+        """Fields whose bytes stand at `p` still, header after header: whole words of them at once."""
+        b.line("uint64_t raw = 0;")
+        while indexes:
+            n = next((i for i in range(1, len(indexes)) if indexes[i] != indexes[i - 1] + 1), len(indexes))
+            run, indexes = indexes[:n], indexes[n:]
+            start, end = kind.offset(run[0]), kind.offset(run[-1]) + kind.fields[run[-1]].width
+            if self._bit != 0 or start % 8 or (end - start) % 16:
+                self._fields(b, own, kind, run)
+                continue
+            if end - start > 8 * FEW_BYTES:
+                b.line(f"sum += sw_sum_bytes({p} + {start // 8}, {(end - start) // 8});")
+                continue
+            for at in range(start // 8, end // 8, 4):
+                b.line(f"raw += sw_raw{min(4, end // 8 - at)}({p} + {at});")
+        b.line("sum += sw_swapped16(raw);")
 
     def _fields(self, b: Block, own: str, kind: ir.HeaderType, indexes: list[int]) -> None:
         i = 0

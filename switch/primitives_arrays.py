@@ -53,7 +53,7 @@ def read_register(x: Expressions, b: Block, target: ir.FieldRef, array: ir.Regis
 
 def write_register(x: Expressions, b: Block, array: ir.RegisterArray, index: str, value: ir.Expr) -> None:
     """Write at an index known to be in range."""
-    x.store_val(b, x.register(b, array, index), array.width, x.low(b, value, array.width))
+    x.put(b, x.register(b, array, index), array.width, value)
 
 
 @primitive("register_read", "field", "register", "number")

@@ -173,8 +173,7 @@ int sw_reset(sw *s) {
 }
 
 /* ---- meters: RFC 2698, colour blind, in the order simple_switch asks: peak, then committed */
-static unsigned meter_color(sw_meter *m, uint64_t now_us, uint32_t units) {
-    if (!m->configured) return 0;
+unsigned sw_meter_color(sw_meter *m, uint64_t now_us, uint32_t units) {
     for (int i = 1; i >= 0; i--) {
         uint64_t total = (uint64_t)((double)now_us * m->rate[i]);
         uint64_t fresh = total > m->last[i] ? total - m->last[i] : 0;
@@ -185,12 +184,6 @@ static unsigned meter_color(sw_meter *m, uint64_t now_us, uint32_t units) {
         m->tokens[i] -= units;
     }
     return 0;
-}
-
-unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units, const sw_pkt *k) {
-    unsigned color = meter_color(m, now_us, units);
-    sw_count(&m->colors[color], k);
-    return color;
 }
 
 /* mode 0 reads, 1 sets, 2 makes unconfigured; the result says whether it was configured before */

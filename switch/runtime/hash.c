@@ -20,19 +20,16 @@ uint64_t sw_sum_bytes(const uint8_t *p, size_t n) {
         p += 2;
     }
     if (n & 1) sum += *p;
-    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    return __builtin_bswap16((uint16_t)sum);
+    return sw_swapped16(sum);
 }
 
 bool sw_sum_out_of(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to, uint64_t *sum) {
-    if (from < known->from || to > known->to || to <= from || (from - known->from) % 2 || (to - from) % 2) return false;
-    uint32_t before = from - known->from, after = known->to - to;
+    /* from < known->from and to > known->to make these too large */
+    uint32_t size = to - from, before = from - known->from, after = known->to - to;
+    if (to <= from || before > size / 2 || after > size / 2 - before || (before | size) & 1) return false;
     *sum = known->sum;
     if (before + after == 0) return true;
-    if (before + after > (to - from) / 2) return false;
-    uint64_t others = sw_sum_bytes(data + known->from, before) + sw_sum_bytes(data + to, after);
-    *sum = sw_fold16(known->sum + 2 * 0xffff - others);
-    return *sum != 0xffff; /* else the sum is 0xffff, or 0 because all bytes are: the difference cannot tell */
+    return sw_sum_without(sw_sum_bytes(data + known->from, before) + sw_sum_bytes(data + to, after), sum);
 }
 
 uint64_t sw_hash_csum16(const uint8_t *p, size_t n) { return sw_csum16_of(sw_sum_bytes(p, n)); }

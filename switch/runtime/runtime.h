@@ -231,19 +231,19 @@ struct sw {
 uint64_t sw_now_us(const sw *s);
 void sw_logf(sw *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sw_digest_push(sw *s, uint32_t list, const uint64_t *value, uint32_t words);
-unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units, const sw_pkt *k);
+unsigned sw_meter_color(sw_meter *m, uint64_t now_us, uint32_t units);
 bool sw_vset_match(const sw *s, uint32_t set, const uint64_t *key);
 void sw_fault(sw *s, sw_pkt *k, const char *what, const char *where);
 sw_entry *sw_lookup_many(const sw_table *t, const uint64_t *key);
 
+/* Folded multiplication: both halves of each product, so that every bit of the key comes to the low ones. */
 static inline uint64_t sw_hash_words(const uint64_t *key, unsigned n, uint64_t seed) {
     uint64_t h = seed;
     for (unsigned i = 0; i < n; i++) {
-        h = (h ^ key[i]) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
+        sw_u128 product = (sw_u128)(h ^ key[i]) * 0x9E3779B97F4A7C15u;
+        h = (uint64_t)product ^ (uint64_t)(product >> 64);
     }
-    h *= 0xBF58476D1CE4E5B9u;
-    return h ^ (h >> 32);
+    return h;
 }
 
 static inline size_t sw_bucket(const sw_group *g, uint64_t hash) {
@@ -251,13 +251,19 @@ static inline size_t sw_bucket(const sw_group *g, uint64_t hash) {
     return i < g->nbuckets ? i : i - g->half;
 }
 
+static inline bool sw_same_words(const uint64_t *a, const uint64_t *b, unsigned n) {
+    for (unsigned i = 0; i < n; i++)
+        if (a[i] != b[i]) return false;
+    return true;
+}
+
+/* Without a look at the hash in an entry: chains are short, and the key tells all. */
 static inline sw_entry *sw_lookup_exact(const sw_table *t, const uint64_t *key, unsigned n) {
     if (t->ngroups == 0) return NULL;
     const sw_group *g = t->groups[0];
-    uint64_t h = sw_hash_words(key, n, t->seed);
-    for (sw_entry *e = g->buckets[sw_bucket(g, h)]; e != NULL; e = e->next)
-        if (e->hash == h && memcmp(e->key, key, n * sizeof *key) == 0) return e;
-    return NULL;
+    sw_entry *e = g->buckets[sw_bucket(g, sw_hash_words(key, n, t->seed))];
+    while (e != NULL && !sw_same_words(e->key, key, n)) e = e->next;
+    return e;
 }
 
 /* Packets mostly take one slot after the other: fetches the one of the next packet while this one's is worked on. */
@@ -279,6 +285,13 @@ static inline uint64_t sw_random(sw *s, uint64_t lo, uint64_t hi) {
 static inline void sw_count(sw_counter *c, const sw_pkt *k) {
     c->packets++;
     c->bytes += k->ingress_len;
+}
+
+/* The packet's color, counted; green where no rates were set. */
+static inline SW_UNUSED unsigned sw_meter_run(sw_meter *m, uint64_t now_us, uint32_t units, const sw_pkt *k) {
+    unsigned color = SW_UNLIKELY(m->configured) ? sw_meter_color(m, now_us, units) : 0;
+    sw_count(&m->colors[color], k);
+    return color;
 }
 
 void sw_tally_add(sw *s, uint64_t *packets, uint64_t *bytes);
@@ -326,6 +339,12 @@ static inline uint64_t sw_fold16(uint64_t sum) {
     while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
     return sum;
 }
+
+/* of words added up as they lie in memory, not big-endian: only the bytes of the sum are swapped then */
+static inline uint64_t sw_swapped16(uint64_t sum) { return __builtin_bswap16((uint16_t)sw_fold16(sum)); }
+
+static inline SW_UNUSED uint64_t sw_raw2(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+static inline SW_UNUSED uint64_t sw_raw4(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
 static inline uint64_t sw_csum16_of(uint64_t sum) { return (uint16_t)~sw_fold16(sum); }
 
@@ -382,12 +401,33 @@ static inline SW_UNUSED uint64_t sw_load_sum32(void *to, const uint8_t *p, size_
     return (uint64_t)(all - (high << 16)) + high;
 }
 
+/* Takes others, the sums of at most two parts, out of a sum. What is left may be 0xffff, or 0 because all bytes are:
+ * the difference cannot tell, and the function returns false. */
+static inline bool sw_sum_without(uint64_t others, uint64_t *sum) {
+    *sum = sw_fold16(*sum + 2 * 0xffff - others);
+    return *sum != 0xffff;
+}
+
 /* Whether what is known of a packet's bytes tells the sum of bytes from..to, at less cost than adding them up. */
 bool sw_sum_out_of(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to, uint64_t *sum);
 
+#define SW_FEW_BYTES 32u
 static inline SW_UNUSED bool sw_sum_of_part(const sw_sum *known, const uint8_t *data, uint32_t from, uint32_t to,
                                             uint64_t *sum) {
-    return known->from != known->to && sw_sum_out_of(known, data, from, to, sum);
+    uint32_t before = from - known->from;
+    if (known->from == known->to) return false;
+    if (known->to != to || before > SW_FEW_BYTES || before % 2 || to - known->from < 3 * SW_FEW_BYTES)
+        return sw_sum_out_of(known, data, from, to, sum);
+    /* all but some headers: few bytes, added up here */
+    uint64_t others = 0;
+    const uint8_t *p = data + known->from, *end = data + from;
+    for (; end - p >= 4; p += 4) {
+        others += sw_raw4(p);
+        __asm__("" : "+r"(others)); /* no vectors */
+    }
+    if (p != end) others += sw_raw2(p);
+    *sum = known->sum;
+    return before == 0 || sw_sum_without(sw_swapped16(others), sum);
 }
 
 /* ---- hashes over bytes (hash.c) */

@@ -24,6 +24,12 @@ SW_INLINE void sw_copy_quads(void *to, const void *from, size_t bytes) {
     }
 }
 
+/* Copies bytes from..to of one to the other by whole cache lines: a store across two holds up reading. */
+SW_INLINE void sw_copy_lines(void *other, const void *one, size_t from, size_t to) {
+    from = from / 64 * 64;
+    sw_copy_quads((uint8_t *)other + from, (const uint8_t *)one + from, (to + 63) / 64 * 64 - from);
+}
+
 SW_INLINE uint64_t sw_load2(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
 SW_INLINE uint64_t sw_load4(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
 SW_INLINE void sw_store2(uint8_t *p, uint64_t v) { uint16_t w = __builtin_bswap16((uint16_t)v); memcpy(p, &w, 2); }
