@@ -137,16 +137,36 @@ def test_addresses() -> None:
     assert parse_address("--listen", "::1:65535") == ("::1", 65535)
 
 
-def test_a_narrow_table_folds_and_cuts_nothing() -> None:
+ROWS = (
+    ("", "flat", "", "0", "95.1 (94.2, 97.0)"),
+    ("1:1", "spine only", "s5", "18,274,304", "105.1 (104.2, 107.0)"),
+    ("8:1", "both", "s5(s1 s2 s3 s4)", "4,568,576", "99.1 (98.2, 107.0)"),
+)
+
+
+@pytest.mark.parametrize("width", [12, 20, 30, 42, 43, 44, 53, 60, 70, 90, 140])
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_narrow_table_goes_on_between_words_and_cuts_nothing(width: int, lines: bool) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = uncut(Table("slots", "P4Runtime"))
-    table.add_row("16384", "127.0.0.1:39129")
-    console = Console(width=16, record=True, file=io.StringIO())
+    heads = ("", "summed at", "tree", "bytes up", "ms (least, most)")
+    # the header's lines are of another kind
+    table = uncut(Table(*heads, box=box.SQUARE) if lines else Table(*heads, box=None, padding=(0, 1, 0, 0)))
+    for row in ROWS:
+        table.add_row(*row)
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
-    columns = [line.split("│")[1:3] for line in console.export_text().splitlines() if line.startswith("│")]
-    assert ["".join(parts).replace(" ", "") for parts in zip(*columns, strict=True)] == [
-        "16384",
-        "127.0.0.1:39129",
-    ]
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    wanted = sorted("".join(c for row in (heads, *ROWS) for cell in row for c in cell if c != " "))
+    assert sorted(c for c in text if not c.isspace() and c not in "─│┌┐└┘├┤┬┴┼") == wanted, "nothing is cut"
+    columns = zip(heads, *ROWS, strict=True)
+    words = sum(max(len(word) for cell in column for word in cell.split()) for column in columns)
+    least = words + (len(heads) + 1 if lines else len(heads))
+    found = set(text.translate(str.maketrans("│", " ")).split())
+    if width >= least:
+        assert {word for row in ROWS for cell in row for word in cell.split()} <= found
+    if width == 140:
+        assert all(any(all(cell in line for cell in row) for line in text.splitlines()) for row in ROWS)
