@@ -204,6 +204,37 @@ def test_run_time_index_beyond_the_stack_drops_the_packet() -> None:
         assert "index beyond the 2 elements of s" in d.log()[0]
 
 
+def test_what_only_an_index_reads_is_read() -> None:
+    """Metadata that nothing but the index of an operand, or of whose validity is asked, reads (p4c's
+    control-hs-index-test5): written in the block that reads it, or in the other one."""
+    b = Builder()
+    b.header("h", [("i", 8), ("j", 8), ("valid", 8)])
+    b.header("m", [("here", 8), ("there", 8), ("of", 8)], metadata=True)
+    b.header("s_elem", [("v", 8)], emit=False)
+    b.instance("own", "s_elem_t")
+    b.stack("s", "s_elem_t", 2)
+    b.state("start", [extract("h"), {"op": "extract", "parameters": [value("stack", "s")]}])
+
+    def element(name: str) -> J:
+        return expr("dereference_header_stack", value("header_stack", "s"), field("m", name))
+
+    b.run(
+        "indexes",
+        [assign(field("m", n), field("h", f)) for n, f in (("here", "i"), ("there", "i"), ("of", "j"))],
+    )
+    b.run("copy", [call("assign_header", value("header", "own"), element("here"))])
+    b.run("ask", [assign(field("h", "valid"), expr("b2d", None, expr("valid", None, element("of"))))])
+    b.run("send", [to_port(1)])
+    b.run("again", [call("assign_header", element("there"), value("header", "own"))], pipeline=1)
+    b.run("other", [assign(field("m", "of"), const(1))], pipeline=1)
+    with SwitchDevice.load(b.json) as d:
+        for i in range(2):
+            for j in range(2):
+                ((_, out),) = d.process([(0, bytes([i, j, 0xFF, 0x77]))])
+                own = b"\x77" if i == 0 else b""  # s[1] is not valid, and so is what it is copied to
+                assert out == bytes([i, j, j == 0]) + own + b"\x77"
+
+
 def union_program() -> Builder:
     b = Builder()
     b.header("h", [("which", 8)])
