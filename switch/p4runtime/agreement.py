@@ -32,9 +32,14 @@ def agree(view: P4InfoView, program: ir.Program) -> None:
         if profile.selector != (program.profiles[profile.name].selector is not None):
             raise _differ(f"{profile.name} has a selector in only one of them")
     sets = program.parser.value_sets
-    view.value_sets = {i: s for i, s in view.value_sets.items() if s.name in sets}
+    view.value_sets = {
+        i: replace(s, complete=len(s.fields) == len(sets[s.name].widths))
+        for i, s in view.value_sets.items()
+        if s.name in sets
+    }
     for known in view.value_sets.values():
-        if tuple(f.bits for f in known.fields) != sets[known.name].widths:
+        widths = iter(sets[known.name].widths)
+        if not all(f.bits in widths for f in known.fields):  # in their order
             raise _differ(f"the members of value set {known.name} are of different widths")
     digests = {d.name: d for d in program.digests.values()}
     view.digests = {i: d for i, d in view.digests.items() if d.name in digests}

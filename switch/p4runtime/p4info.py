@@ -118,11 +118,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class ValueSet:
-    """A parser value set and the components of its members."""
+    """A parser value set and the components of its members.
+
+    `complete` is False where the program has more of them: p4c tells nothing of those in
+    a struct of its struct.
+    """
 
     id: int
     name: str
     fields: tuple[MatchField, ...]
+    complete: bool = True
 
 
 @dataclass(frozen=True)

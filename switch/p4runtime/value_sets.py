@@ -9,6 +9,7 @@ from p4.v1 import p4runtime_pb2
 
 from switch.device import SwitchDevice
 from switch.p4runtime import matches
+from switch.p4runtime.errors import unimplemented
 from switch.p4runtime.p4info import P4InfoView
 
 
@@ -20,8 +21,17 @@ class ValueSets:
         self._device = device
 
     def modify(self, entry: p4runtime_pb2.ValueSetEntry) -> None:
-        """Replace the members. ALREADY_EXISTS for duplicates, RESOURCE_EXHAUSTED for too many."""
+        """Replace the members.
+
+        ALREADY_EXISTS for duplicates, RESOURCE_EXHAUSTED for too many, UNIMPLEMENTED where the P4Info does
+        not tell all that a member consists of.
+        """
         known = self._view.value_set(entry.value_set_id)
+        if not known.complete:
+            raise unimplemented(
+                f"{known.name} cannot be written: its members have more parts than the {len(known.fields)} "
+                "that the P4Info tells of; p4c leaves out structs in its struct: use one without them"
+            )
         members = [matches.decode_all(known.name, known.fields, member.match) for member in entry.members]
         self._device.value_set(known.name, members)
 

@@ -347,6 +347,21 @@ def test_a_p4info_of_another_program(change: Callable[[Any], None], client: Cont
         client.set_pipeline(p4info=info, json=program("notify"))
 
 
+def test_a_value_set_that_the_p4info_tells_half_of(client: Controller) -> None:
+    """p4c leaves out structs within a value set's struct (pvs-nested-struct): bmv2 loads such a program."""
+    info = p4info("notify")
+    inner = next(s for s in info.value_sets if s.preamble.name.endswith("inner"))
+    del inner.match[1]
+    client.set_pipeline(p4info=info, json=program("notify"))
+    entry = p4.ValueSetEntry(value_set_id=inner.preamble.id)
+    (found,) = client.read(p4.Entity(value_set_entry=entry))
+    assert not found.value_set_entry.members
+    entry.members.add().match.extend(client.entry("sources", {1: ("exact", 8)}).match)
+    ((code, message),) = client.refused(update(MODIFY, value_set_entry=entry))
+    assert code == "UNIMPLEMENTED"
+    assert "more parts than the 2" in message
+
+
 def test_values_that_cannot_be_sent() -> None:
     info = p4info("notify")
     learn = info.digests[0]
