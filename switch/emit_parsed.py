@@ -31,7 +31,7 @@ class Parsed:
 
     def variables(self) -> str:
         """C: what p4_parse declares."""
-        return "".join(f"    uint32_t at_{place} = 0;\n" for place in self._places.values())
+        return "".join(f"    SW_UNUSED uint32_t at_{place} = 0;\n" for place in self._places.values())
 
     def extracted(self, header: ir.Header) -> str | None:
         """C: keeps the place of the header that comes next; None for one that nobody asks for."""
