@@ -4,6 +4,10 @@
 
 #include "control.h"
 
+/* Rows follow each other: the next one is fetched while this one's packet is worked on. */
+#define AHEAD(ROW, BYTES, WRITE) \
+    for (size_t i = 0; i < (BYTES); i += 64) __builtin_prefetch((const void *)((uintptr_t)(ROW) + i), WRITE)
+
 static bool more_heads(sw_result *r) {
     size_t room = r->room ? 2 * r->room : 256;
     uint32_t *ports = realloc(r->ports, room * sizeof *ports);
@@ -30,7 +34,9 @@ static uint8_t *place(void *ctx, uint32_t port, uint32_t most) {
     (void)port;
     if (r->in_rows < r->n) return more_bytes(r, most) ? r->data + r->bytes : NULL;
     size_t at = r->n * r->stride; /* writing past the row does no harm: the next ones are still to come */
-    return at + most <= r->rows_bytes ? r->rows + at : NULL;
+    if (at + most > r->rows_bytes) return NULL;
+    AHEAD(r->rows + at + r->stride, r->stride, 1);
+    return r->rows + at;
 }
 
 static void emit(void *ctx, uint32_t port, const uint8_t *data, uint32_t len, const sw_sum *sum) {
@@ -87,6 +93,7 @@ static int next_row(void *ctx, sw_packet *packet) {
     *packet = (sw_packet){.data = r->data, .len = len, .port = r->ports ? r->ports[r->at] : r->wide_ports[r->at]};
     r->data += r->stride ? r->stride : len;
     r->at++;
+    if (r->at < r->end) AHEAD(r->data, r->lengths[r->at], 0);
     return 1;
 }
 
