@@ -13,17 +13,19 @@ from switch.errors import BuildError
 from switch.load import load_program
 from wire import native
 
+VERSION = sources.version()
+"""Asked now that all is imported, once: each of its files that is read waits for busy Python threads."""
+
 
 def generate(text: str | bytes, *, trace: bool = False) -> tuple[ir.Program, str]:
     """The program and the C of it, see `load_program` and `emit_program`.
 
     Raises `LoadError`, and `BuildError` for a cache folder that cannot be trusted.
     """
-    version = sources.version()
-    if version is None:
+    if VERSION is None:
         return _generate(text, trace)
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    name = f"program-{hashlib.sha256(f'{version} {trace} '.encode() + data).hexdigest()[:32]}.pickle"
+    name = f"program-{hashlib.sha256(f'{VERSION} {trace} '.encode() + data).hexdigest()[:32]}.pickle"
     try:
         kept = native.recall(name)
         if kept is not None:

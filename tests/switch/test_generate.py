@@ -194,7 +194,7 @@ def test_any_change_of_the_code_is_another_version(tmp_path: Path, monkeypatch: 
 def test_code_that_changed_under_the_process_keeps_nothing(
     cache: Path, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "version", lambda: None)
+    monkeypatch.setattr("switch.generate.VERSION", None)
     for _ in range(2):
         with SwitchDevice.load(JSON) as d:
             assert d.process([(0, b"x")]) == [(1, b"x")]

@@ -146,7 +146,7 @@ def test_pushes_and_writes_under_traffic(served: Served, client: Controller) -> 
     sent = []
 
     def traffic() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.001):  # else Python's lock would hardly be given to the server
             served.receive(1, ethernet(5))
             sent.append(1)
 
