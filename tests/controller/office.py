@@ -121,7 +121,13 @@ class Office:
             yield client
 
     def attend(self, members: list[Member]) -> None:
-        """Answer the controller for these workers until the office closes, as their own threads would."""
+        """Answer the controller for these workers until the office closes, as their own threads would.
+
+        What they have to tell has been told when this returns.
+        """
+        with self.client() as client:
+            for member in members:
+                member.tell(client, wait=0)
         self._attending += [threading.Thread(target=self._attend, args=[member]) for member in members]
         for thread in self._attending[-len(members) :]:
             thread.start()
