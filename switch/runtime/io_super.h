@@ -30,11 +30,14 @@ void super_complete(uint8_t *frame, uint32_t len, uint32_t start, uint32_t offse
 /* ---- cutting up: TCP and UDP over IPv4 or IPv6, without extension headers, behind up to two VLAN tags */
 typedef struct super_cut {
     uint8_t *frame;
-    uint8_t head[SUPER_HEADERS]; /* the frame's headers as they came */
+    uint8_t head[SUPER_HEADERS]; /* the next segment's headers, flags of TCP and checksum of L4 as they came */
     uint32_t len, size; /* of the frame; of the payload of each segment but the last */
+    uint32_t next;      /* payload of the next segment, 0: there is none */
+    uint32_t seq;       /* TCP's first */
     uint32_t l3, l4, payload;
     uint32_t at, index; /* where the next segment's payload starts, and its number */
     uint8_t v6, tcp;
+    uint16_t id;             /* IPv4's first */
     uint16_t l3_sum, l4_sum; /* of the headers, but for what is each segment's own */
     sw_sum sum;              /* of the last segment's payload */
 } super_cut;
@@ -62,7 +65,8 @@ typedef struct super_run {
     uint32_t size;     /* payload of the first segment */
     uint32_t segments;
     uint8_t tcp, push, verified, v6;
-    sw_sum sum; /* what is known of the first frame */
+    uint16_t udp_rest; /* of UDP: sum of all but checksum and payload that its segments have in common; 0: unknown */
+    sw_sum sum;        /* what is known of the first frame */
 } super_run;
 
 /* The run of a super-packet's first `segments`, which are uniform. */

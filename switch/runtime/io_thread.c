@@ -15,7 +15,6 @@
 #define BATCH_LEAST 2
 /* Of super-packets that are cut up one is enough: what is done with it stays in the cache, too. */
 #define CUT_BYTES (64u << 10)
-#define CACHE_LINE 64
 #define EVENTS 1024                                 /* frames waiting for the CPU port's reader */
 #define TICK_MS 500 /* captures are flushed and statistics read this often */
 
@@ -202,9 +201,6 @@ static int next_segment(void *context, sw_packet *packet) {
     if (!segment)
         return 0;
     c->left--;
-    /* Nothing else will touch the one after it before it is summed up. */
-    for (uint32_t at = 0; at < c->cut.size; at += CACHE_LINE)
-        __builtin_prefetch(c->cut.frame + c->cut.at + at);
     received(c->o, c->port, segment, len);
     *packet = (sw_packet){.data = segment, .len = len, .port = c->port->number, .sum = c->cut.sum};
     return 1;

@@ -33,9 +33,10 @@ class Cut(ctypes.Structure):
     _fields_ = [
         ("frame", ctypes.c_void_p),
         ("head", ctypes.c_uint8 * SLACK),
-        *((name, ctypes.c_uint32) for name in ("len", "size", "l3", "l4", "payload", "at", "index")),
+        *((name, ctypes.c_uint32) for name in ("len", "size", "next", "seq", "l3")),
+        *((name, ctypes.c_uint32) for name in ("l4", "payload", "at", "index")),
         *((name, ctypes.c_uint8) for name in ("v6", "tcp")),
-        *((name, ctypes.c_uint16) for name in ("l3_sum", "l4_sum")),
+        *((name, ctypes.c_uint16) for name in ("id", "l3_sum", "l4_sum")),
         ("sum", Sum),
     ]
 
@@ -44,6 +45,7 @@ class Run(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("len", "headers", "size", "segments")),
         *((name, ctypes.c_uint8) for name in ("tcp", "push", "verified", "v6")),
+        ("udp_rest", ctypes.c_uint16),
         ("sum", Sum),
     ]
 
