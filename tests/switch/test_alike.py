@@ -19,8 +19,8 @@ from switch.device import Exact, Lpm, SwitchDevice
 from switch.ports import io_library
 from tests.switch.flows import ACK, CWR, DONT_FRAGMENT, ECE, FIN, PSH, TCP, Flow
 from tests.switch.programs import META, Builder, J, assign, call, const, expr, extract, field, key, value
+from tests.switch.supers import MOST, TCPV4, TCPV6, Cut, Header, Run, cut
 from tests.switch.test_process_ports import EMIT, Packet, Sink
-from tests.switch.test_super_packets import MOST, TCPV4, TCPV6, Cut, Header, Run, cut
 
 IP = [("version", 4), ("ihl", 4), ("tos", 8), ("length", 16), ("id", 16), ("fragment", 16), ("ttl", 8),
       ("protocol", 8), ("sum", 16), ("src", 32), ("dst", 32)]  # fmt: skip

@@ -28,9 +28,9 @@ from switch.process import RunningSwitch
 from switch.stats_socket import MAX_REQUEST, StatsSocketError, read_stats
 from tests.switch.flows import Flow
 from tests.switch.hosts import Host
+from tests.switch.supers import Header, Run
 from tests.switch.test_process_ports import CPU, connect, frame, until
 from tests.switch.test_process_super_packets import NEEDS_CSUM, UDP_L4, VNET, start
-from tests.switch.test_super_packets import Header, Run
 from tests.switch.veth import LIMIT, Link
 
 LINE_BYTES = 16 << 20
