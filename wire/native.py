@@ -34,6 +34,11 @@ FLAGS: tuple[str, ...] = (
 )
 TIMEOUT = 300.0
 """Seconds that one call of the compiler may take."""
+KEPT_BYTES = 512 << 20
+"""Of the cache folder; what was used least recently goes first."""
+FRESH_S = 3600.0
+"""What was used within the last hour stays in any case: a process may be about to load it."""
+KEPT_SUFFIXES = (".so", ".o", ".c", ".pickle", ".part")
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -117,10 +122,12 @@ def recall(name: str) -> bytes | None:
 
     Raises `BuildError` when the cache folder cannot be trusted.
     """
+    path = cache_folder() / name
     try:
-        kept = (cache_folder() / name).read_bytes()
+        kept = path.read_bytes()
     except OSError:
         return None
+    _used(path)
     digest, data = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
     return data if hashlib.sha256(data).digest() == digest else None
 
@@ -188,12 +195,43 @@ def library(
     contents = [p.read_bytes() for p in sources]
     target = folder / f"{name}-{_digest([*common, *contents, text])}.so"
     if target.exists():
+        _used(target)
         return target
     command = [*cc, *flags, *([f"-I{include}"] if include is not None else [])]
     with _turn(folder):
         if not target.exists():
             _compile(target, what, command, dict(zip(sources, contents, strict=True)), common, text)
+            _tidy(folder)
     return target
+
+
+def _used(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(path)
+
+
+def _tidy(folder: Path) -> None:
+    """Make the folder smaller than KEPT_BYTES, where it can; once an hour is enough."""
+    now, mark = time.time(), folder / "tidied"
+    with contextlib.suppress(OSError):
+        if 0 <= now - mark.stat().st_mtime < FRESH_S:
+            return
+    with contextlib.suppress(OSError):
+        mark.touch(mode=0o600)
+        groups: dict[str, list[tuple[float, int, str]]] = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, dot, suffix = entry.name.rpartition(".")
+                if dot + suffix in KEPT_SUFFIXES and entry.is_file(follow_symlinks=False):
+                    info = entry.stat(follow_symlinks=False)
+                    groups.setdefault(stem, []).append((info.st_mtime, info.st_size, entry.path))
+        size = sum(bytes_ for group in groups.values() for _, bytes_, _ in group)
+        for group in sorted(groups.values(), key=max):
+            if size <= KEPT_BYTES or now - max(group)[0] < FRESH_S:
+                break
+            for _, bytes_, path in group:
+                os.unlink(path)
+                size -= bytes_
 
 
 @contextlib.contextmanager
@@ -228,7 +266,9 @@ def _compile(
     for source, content in sources.items():
         obj = folder / f"{source.stem}-{_digest([*common, content])}.o"
         parts.append(str(obj))
-        if not obj.exists():
+        if obj.exists():
+            _used(obj)
+        else:
             jobs.append((obj, [*command, "-c", str(source), "-o", "{out}"], source.name))
     with ThreadPoolExecutor(max(len(jobs), 1)) as pool:
         list(pool.map(lambda job: _into_cache(*job), jobs))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from wire.native import BuildError, cache_folder, library, load
+from wire import native
+from wire.native import BuildError, cache_folder, library, load, recall, remember
 
 
 @pytest.fixture
@@ -85,3 +87,46 @@ def test_what_the_compiler_said_is_told(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"compiling bad\.c failed(.|\n)*expected"):
         library("bad", "nothing", [source])
     assert not list(cache.glob("*.so"))
+
+
+def age(*paths: Path, hours: float) -> None:
+    for path in paths:
+        os.utime(path, (time.time() - 3600 * hours,) * 2)
+
+
+def test_the_cache_is_kept_small(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(name: str) -> Path:
+        source = tmp_path / f"{name}.c"
+        source.write_text(f"int {name}(void) {{ return 1; }}\n")
+        return library(name, "the test", [source])
+
+    monkeypatch.setattr(native, "KEPT_BYTES", 1_000_000)
+    cache.mkdir(mode=0o700)
+    least, both, last = cache / "program-0.so", cache / "program-0.c", cache / "program-1.so"
+    others = [cache / "rootless.lock", cache / "star.failed"]
+    for path, size in ((least, 400_000), (both, 100_000), (last, 400_000), (others[0], 400_000)):
+        path.write_bytes(bytes(size))
+    others[1].mkdir()
+    age(least, *others, hours=9)
+    age(both, last, hours=8)
+    kept = cache / "program-2.so"
+    kept.write_bytes(bytes(400_000))
+    age(kept, hours=7)
+    one = compiled("one")
+    assert not least.exists()
+    assert not both.exists(), "goes with what it belongs to"
+    assert all(path.exists() for path in (last, kept, one, *others))
+
+    monkeypatch.setattr(native, "KEPT_BYTES", 0)
+    compiled("two")
+    assert last.exists(), "once an hour"
+    remember("program-3.pickle", b"kept")
+    age(one, cache / "program-3.pickle", hours=2)
+    assert compiled("one") == one
+    assert recall("program-3.pickle") == b"kept"
+    age(cache / "tidied", hours=2)
+    three = compiled("three")
+    assert not last.exists()
+    assert not kept.exists()
+    assert all(path.exists() for path in (one, three, cache / "program-3.pickle", *others))
+    assert load(one).one() == 1
