@@ -91,7 +91,8 @@ def _summary(name: str, found: list[dict[str, Any]]) -> str:
         return f"job {name}: no slot is in use in its present epoch"
     done = sum(slot["done"] for slot in found)
     return (
-        f"job {name}: {len(found)} slots in use, {done} complete, {len(found) - done} wait for contributions"
+        f"job {name}: {len(found)} slot versions in use (two a slot), {done} complete, "
+        f"{len(found) - done} wait for contributions"
     )
 
 

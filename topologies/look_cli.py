@@ -38,7 +38,11 @@ def net_draw(
         (len(record.hosts), "host", "hosts"),
         (len(jobs), "job", "jobs"),
     )
-    typer.echo(f"{path}: {', '.join(f'{n} {one if n == 1 else many}' for n, one, many in parts)}")
+    typer.echo(f"{path}: {', '.join(_count(*part) for part in parts)}")
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
 
 
 def _jobs(record: NetRecord) -> list[dict[str, Any]]:
@@ -63,8 +67,7 @@ def net_doctor(as_json: JsonOption = False) -> None:
     failed = [finding for finding in findings if finding.state == doctor.BAD]
     if not as_json:
         warned = sum(finding.state == doctor.LACKS for finding in findings)
-        typer.echo(
-            f"{len(failed)} problems, {warned} things that something needs which may not matter to you"
-        )
+        told = f"{_count(len(failed), 'problem', 'problems')}, {_count(warned, 'warning', 'warnings')}"
+        typer.echo(told + (" (networks run all the same)" if warned and not failed else ""))
     if failed:
         raise typer.Exit(1)

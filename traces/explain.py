@@ -158,7 +158,8 @@ def _limit(
         "seconds": round(life.seconds, 6),
     }
     told = (
-        f"a chunk lives {life.median / 1e6:.3f} ms (median): {wait:.0%} waiting for other members, "
+        f"a chunk lives {life.median / 1e6:.3f} ms (median): {wait:.0%} waiting for other members"
+        + (" (none of them is a straggler), " if wait >= OFTEN and not stragglers else ", ")
         + (f"{switch:.0%} in the switch" if len(life.switch) else f"{way:.0%} on its way and in the switch")
         + (f", {way:.0%} on its way" if life.own and len(life.switch) else "")
         + f"; while packets move, a worker sends {rate:.2f} Mbit/s"
@@ -181,9 +182,9 @@ def _limit(
     elif queued >= QUEUED and way >= SOME and life.own:
         what, why = "link", f"packets queue on the way: {queued:.1f} times the quickest (5th percentile)"
     elif life.full >= OFTEN and life.most > 1:
-        held = "its window W" if life.most >= life.window > 0 else "its congestion window"
+        held = "window W" if life.most >= life.window > 0 else "congestion window"
         what = "window"
-        why = f"{held} was full, {life.most} chunks, after {life.full:.0%} of the times that they sent"
+        why = f"the {held} was full, {life.most} chunks, after {life.full:.0%} of a member's sends"
     else:
         what, why = "senders", f"at most {life.most} chunks were under way, and seldom as many"
     if what in ("window", "senders") and not life.own:

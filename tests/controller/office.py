@@ -139,7 +139,12 @@ class Office:
                     told = member.tell(client, wait=1.0)
                 except ControlError:
                     return
-                if told["do"] != "nothing":
+                if told["do"] == "drain":  # nothing is under way: none of them is driven meanwhile
+                    client.call("DELETE", f"/v1/sessions/{member.sid}")
+                    return
+                if told["do"] in ("stop", "go"):
+                    member.obey(told)
+                elif told["do"] != "nothing":
                     self._ended.wait(0.1)
 
     def add(self, name: str, ports: list[int], **fields: Any) -> list[Member]:
@@ -164,6 +169,7 @@ class Member:
         self.office, self.job, self.rank, self.port = office, job, rank, port
         self.ip = f"10.0.0.{rank + 1}"
         self.sid = ""
+        self.stopped = 0
         self.worker: Worker
 
     def join(self, client: ControlClient) -> None:
@@ -181,6 +187,19 @@ class Member:
         transport = MemoryTransport(membership, self.office.fabric, self.rank + 1)
         self.worker = Worker(membership, transport, timeout=30.0)
 
+    def obey(self, told: dict[str, Any]) -> None:
+        """Stop for a change, or go on after it with the same members."""
+        if told["do"] == "stop":
+            with self.worker.changed:
+                self.worker.stop(told["why"])
+            self.stopped, self.port = told["change"], self.port + 100
+        else:
+            membership = Membership(**told["membership"])
+            transport = MemoryTransport(membership, self.office.fabric, self.rank + 1)
+            with self.worker.changed:
+                self.worker.resume(membership, transport)
+            self.stopped = 0
+
     def tell(self, client: ControlClient, **fields: Any) -> dict[str, Any]:
         engine = self.worker.engine
         status = {
@@ -188,7 +207,7 @@ class Member:
             "begun": engine.begun,
             "next_chunk": engine.next_chunk,
             "first_missing": engine.first_missing,
-        }
+        } | ({"stopped": self.stopped, "udp_port": self.port} if self.stopped else {})
         wait = float(fields.get("wait", 0.0))
         told: dict[str, Any] = client.call(
             "POST", f"/v1/sessions/{self.sid}/sync", status | fields, wait=wait

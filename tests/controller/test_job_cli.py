@@ -304,7 +304,7 @@ def test_slots_and_explain(office: Office) -> None:
     begin(engine, np.ones(3, np.int32))
     members[0].worker.transport.send(engine.poll(0.0))
     lines = run(look_cli.app, "slots", "a").splitlines()
-    assert lines[0] == "job a: 2 slots in use, 0 complete, 2 wait for contributions"
+    assert lines[0] == "job a: 2 slot versions in use (two a slot), 0 complete, 2 wait for contributions"
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
     epoch = str(members[0].worker.membership.epoch)
     assert [row[:6] for row in cells] == [["0", "0", epoch, "0", "0", "1"], ["1", "0", epoch, "1", "0", "1"]]

@@ -98,3 +98,14 @@ def test_the_exit_code_tells_of_problems(monkeypatch: pytest.MonkeyPatch) -> Non
         done = CliRunner().invoke(app, ["net", "doctor", "--json"])
         assert done.exit_code == code
         assert json.loads(done.output) == [{"what": "x", "state": state, "text": "y"}]
+
+
+def test_the_last_line_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for states, last in (
+        ([OK], "0 problems, 0 warnings"),
+        ([LACKS], "0 problems, 1 warning (networks run all the same)"),
+        ([BAD, LACKS, LACKS], "1 problem, 2 warnings"),
+    ):
+        findings = [Finding("x", state, "y") for state in states]
+        monkeypatch.setattr(doctor, "examine", lambda say, findings=findings: findings)
+        assert CliRunner().invoke(app, ["net", "doctor"]).output == f"{last}\n"

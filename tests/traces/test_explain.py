@@ -122,6 +122,7 @@ def test_a_straggler() -> None:
     found = run.explained()
     assert limit(found)["by"] == "stragglers"
     (straggler,) = of_kind(found, "straggler")
+    assert "waiting for other members, " in found[0].text
     assert (straggler["member"], straggler["last"], straggler["chunks"]) == ("h3", 90, 100)
     assert straggler["behind_ms"] == straggler["most_behind_ms"] == 2.0
     # Two of three wait 2 ms of a life of 2.21 ms, the last lives 0.21 ms.
@@ -140,6 +141,20 @@ def test_a_full_window() -> None:
     assert (numbers["most_under_way"], numbers["window"]) == (4, 4)
     assert numbers["chunk_life_ms"] == 9.81
     assert not of_kind(found, "loss")
+
+
+def test_members_that_are_late_in_turn_are_no_stragglers() -> None:
+    run = Made(window=4)
+    for round_ in range(30):  # two wait 0.6 ms of 0.81 ms, the last one lives 0.21 ms
+        sent = [1.0 * round_ + (0.6 if rank == round_ % N else 0.0) for rank in range(N)]
+        for part in range(4):
+            run.chunk(4 * round_ + part, [time + 0.001 * part for time in sent])
+    found = run.explained()
+    numbers = limit(found)
+    assert not of_kind(found, "straggler")
+    assert (numbers["by"], numbers["wait_share"]) == ("window", round(1.2 / (2 * 0.81 + 0.21), 3))
+    assert "the window W was full, 4 chunks, after 100% of a member's sends; " in found[0].text
+    assert "66% waiting for other members (none of them is a straggler), " in found[0].text
 
 
 def test_a_link_with_a_queue() -> None:
