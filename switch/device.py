@@ -116,7 +116,13 @@ class SwitchDevice:
         does, see `trace` and `process_traced`; it is slower then. Raises `LoadError` for a program that
         cannot be run, `BuildError` where cc fails.
         """
-        program, code = generate(_text(json), trace=trace)
+        text = _text(json)
+        try:
+            program, code = generate(text, trace=trace)
+        except LoadError as error:
+            if text is json:
+                raise
+            raise error.of(str(json)) from error
         library = build(code, extra_flags=extra_flags)
         return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock, trace=trace)
 
