@@ -77,6 +77,21 @@ def with_word(way: Way, word: str, text: str) -> Way:
     return replace(changed, queue_bytes=None) if (word, changed.rate_mbit) == ("rate", None) else changed
 
 
+def with_option(way: Way, word: str, text: str, option: str | None = None) -> Way:
+    """As with_word, for an option of a command, --WORD unless told otherwise, which a CommandError names.
+
+    What no link can do is one too, as far as this way tells.
+    """
+    option = option or f"--{word}"
+    try:
+        changed = with_word(way, word, text)
+    except SpecError as error:
+        raise CommandError(f"{option} {error.what}", str(error).removeprefix(f"{error.what}: ")) from None
+    if (problem := changed.problem()) is not None:
+        raise CommandError(f"{option} {text}", problem)
+    return changed
+
+
 def words(way: Way) -> str:
     """Return what a way does as people read it; "plain" when it does nothing."""
     found = [] if way.rate_mbit is None else [rate_words(round(way.rate_mbit * 1e6))]
