@@ -17,7 +17,7 @@ from topologies.parts import LinkRecord
 from topologies.record import NetRecord
 from wire.hints import command
 
-_SHARE = "Share of the packets, as 1%."
+_SHARE = "Percent of the packets, as 1%."
 
 
 def net_link(

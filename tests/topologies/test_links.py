@@ -206,6 +206,8 @@ def test_commands_at_once_change_their_parts_of_a_link(
         word, text = [*wrong.items()][-1]
         with pytest.raises(CommandError, match=f"^--{word} {text}: a (rate|share of the packets) is"):
             link_cli.change(record, link, wrong, None, None)
+    found = link_cli.change(record, link, {"loss": "2"}, None, None)  # no % is needed in an option
+    assert (found.links[0].forth.loss, found.links[0].back.loss) == (0.02, 0.02)
     states = []
     monkeypatch.setattr(links, "set_state", lambda _, link, down: states.append((link.name, down)))
     # It is up by its record; by hand it may have been taken down.
