@@ -301,6 +301,8 @@ def job_events(
     """Show what happened, oldest first."""
     with reach(net, url) as client:
         found = client.call("GET", "/v1/events", job=name)
+        if name is not None and not found and not follow:
+            client.call("GET", at("jobs", name))  # who has no events may be no job: then this says so
         if as_json and not follow:
             print_json(found)
             return

@@ -140,6 +140,7 @@ def test_json(office: Office) -> None:
         (["add", "a", "--workers", "h1", "--rate", "1bit"], "rate_bps: "),
         (["add", "a", "--workers", "h1", "--slots", "5000"], "cannot have 5000 slots"),
         (["show", "b"], "there is no job b"),
+        (["events", "b"], "there is no job b, nor any other; add it"),
         (["resize", "b", "--slots", "1"], "there is no job b"),
         (["resize", "b"], "say what is to change"),
         (["drain", "b"], "there is no job b, nor any other; add it with: p4reduce job add b --workers"),
