@@ -120,6 +120,8 @@ def up(
             kept = _remove(records.load(name, root), failed)
         if failed:
             say(f"the logs of the failed network are kept in {kept}")
+        else:
+            say(f"interrupted: what was started of network {name} is stopped again")
         raise
     return record
 

@@ -19,7 +19,8 @@ from wire.addresses import ListenError
 
 
 def test_a_second_ctrl_c_does_not_stop_the_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    removed = []
+    removed: list[tuple[str, bool]] = []
+    said: list[str] = []
 
     def interrupted(_: NetRecord) -> None:
         raise KeyboardInterrupt
@@ -34,8 +35,9 @@ def test_a_second_ctrl_c_does_not_stop_the_clean_up(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(manager, "_remove", remove)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        manager.up(star(1), name="n", target="embedded", root=tmp_path)
+        manager.up(star(1), name="n", target="embedded", root=tmp_path, say=said.append)
     assert removed == [("n", False)]
+    assert said[-1] == "interrupted: what was started of network n is stopped again"
     assert signal.getsignal(signal.SIGINT) is before
 
 
