@@ -29,8 +29,8 @@ fuzz: SECONDS = 60
 fuzz: setup
 	@$(PY) -m tests.switch.fuzz $(SECONDS)
 lint: setup
-	$(PY) -m ruff check
-	$(PY) -m ruff format --check
+	$(PY) -m ruff check $(ROOMS)
+	$(PY) -m ruff format --check $(ROOMS)
 	$(PY) -m mypy $(ROOMS)
 p4: setup
 	$(PY) -m p4src.compile

@@ -138,7 +138,18 @@ run_tests() {
     exec "$@"
 }
 
+# The first words of what runs with this folder's .venv: without it nothing could stop a network.
+still_running() {
+    here=$(printf '%s' "$PWD/$VENV/bin/" | sed 's/[][\\.*^$]/\\&/g')
+    for file in $(grep -lsa "^$here" /proc/[0-9]*/cmdline); do
+        tr '\000' '\n' <"$file" 2>/dev/null | head -n 4 | tr '\n' ' '
+        return
+    done
+}
+
 clean() {
+    running=$(still_running)
+    [ -z "$running" ] || fail "${running}... still runs with what would be removed: p4reduce net down, or end it, first."
     set -- $VENV build results .hypothesis .pytest_cache .mypy_cache .ruff_cache ./*.egg-info
     find . -name __pycache__ -type d -not -path "./$VENV/*" -prune -exec rm -rf {} + 2>/dev/null || true
     rm -rf "$@" || fail "some files belong to root: sudo make clean."

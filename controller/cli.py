@@ -175,6 +175,15 @@ def _enter_own_networks(words: list[str]) -> None:
         rootless.enter(make=any(words[: len(maker)] == maker for maker in MAKERS))
 
 
+SYSTEM_FOLDERS = ("/usr/sbin", "/sbin")
+"""Where Debian has tc, ethtool and ifconfig, and which are not on every user's path."""
+
+
+def _find_system_commands() -> None:
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join([*path, *(each for each in SYSTEM_FOLDERS if each not in path)])
+
+
 def _open_what_is_closed() -> None:
     """Let standard streams that the caller closed be empty ones: nothing else then gets their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -188,6 +197,7 @@ def main() -> None:
     TERM and HUP (a closed session) unwind as Ctrl-C does, so that what was started is stopped again.
     """
     _open_what_is_closed()
+    _find_system_commands()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup keeps HUP ignored
             signal.signal(number, _unwinding())

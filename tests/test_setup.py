@@ -150,3 +150,27 @@ def test_an_environment_of_this_folder_may_lie_elsewhere(folder: Path) -> None:
     (folder / ".venv").rename(folder / "large-disk")
     (folder / ".venv").symlink_to("large-disk")
     assert set_up(folder) == []
+
+
+def clean(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "setup.sh", "clean"], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_nothing_is_removed_that_something_runs_with(folder: Path) -> None:
+    """A network would go on with nothing left to stop it."""
+    set_up(folder)
+    program = folder / ".venv/bin/daemon"
+    program.symlink_to(shutil.which("sleep") or "")
+    with subprocess.Popen([program, "60"]) as running:
+        try:
+            done = clean(folder)
+            assert done.returncode != 0
+            assert f"{program} 60 ... still runs" in done.stderr
+            assert "net down" in done.stderr
+            assert program.exists()
+        finally:
+            running.kill()
+    assert clean(folder).returncode == 0
+    assert not (folder / ".venv").exists()

@@ -350,7 +350,11 @@ def main(words: list[str]) -> int:
     if sanitizer() is None:
         print("fuzz: the compiler has no AddressSanitizer: apt install gcc libasan8", file=sys.stderr)
         return 2
-    return 1 if run_all(float(words[0]), words[1:]) else 0
+    try:
+        return 1 if run_all(float(words[0]), words[1:]) else 0
+    except KeyboardInterrupt:
+        print("fuzz: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

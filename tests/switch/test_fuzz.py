@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.switch import fuzz
 from tests.switch.fuzz import run_one, sanitizer
 
 
@@ -23,3 +24,15 @@ def test_random_packets(name: str, seed: int) -> None:
     assert tried.packets == 2000
     assert tried.out > 100
     assert (tried.admitted > 500) == name.startswith("p4reduce")
+
+
+def test_an_interrupt_is_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seconds: float, names: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fuzz, "run_all", interrupted)
+    monkeypatch.setattr(fuzz, "sanitizer", lambda: "there")
+    assert fuzz.main(["60"]) == 130
+    assert capsys.readouterr().err == "fuzz: interrupted\n"

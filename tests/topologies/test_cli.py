@@ -2,6 +2,7 @@
 """The command p4reduce as a user meets it: one line for an error, quick help, no traceback."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -94,6 +95,21 @@ def test_an_unknown_command_is_a_usage_error() -> None:
 
 def test_the_version_is_the_package_s() -> None:
     assert p4reduce("--version")[:2] == (0, f"p4reduce {version('p4reduce')}\n")
+
+
+@pytest.mark.skipif(shutil.which("tc", path="/usr/sbin") is None, reason="there is no /usr/sbin/tc")
+def test_commands_of_the_system_are_found_where_a_user_s_path_does_not_lead() -> None:
+    environment = {**os.environ, "PATH": "/nowhere"}
+    done = subprocess.run(
+        [*PROGRAM, "net", "doctor"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "root:" in done.stdout
+    assert "tc is missing" not in done.stdout
 
 
 def test_help_lists_the_rooms_and_loads_none() -> None:
