@@ -86,11 +86,11 @@ class SwitchDevice:
                 f"no memory for the arrays of {program.name!r}: make its registers or counters smaller"
             )
         self._batches = Batches(self._lib, self._handle, self._tick)
-        self._messages = Messages(program, self._lib, self._handle)
+        self._messages = Messages(program, self._lib, self._handle, self._lock)
         self._profiles = Profiles(program, self._lib, self._handle, self._lock)
         self._tables = Tables(program, self._lib, self._handle, self._lock, self._profiles)
         self._value_sets = ValueSets(program, self._lib, self._handle, self._lock)
-        self._arrays = Arrays(program, self._lib, self._handle)
+        self._arrays = Arrays(program, self._lib, self._handle, self._lock)
         self._replication = Replication(self._lib, self._handle, self._lock)
         self._decoder = Decoder(program, self._entry_or_none) if trace else None
         if trace and self._lib.sw_trace_start(self._sw):
@@ -404,7 +404,8 @@ class SwitchDevice:
     def stats(self) -> Stats:
         """What the device counted."""
         c = StatsC()
-        self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
+        with self._lock:
+            self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
         return Stats(**{name: getattr(c, name) for name in STATS})
 
     def reset(self) -> None:
