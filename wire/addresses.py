@@ -39,7 +39,6 @@ def listening(host: str, port: int, backlog: int | None = None) -> socket.socket
     try:
         return socket.create_server((host, port), backlog=backlog, reuse_port=False)
     except OSError as error:
-        why = (error.strerror or str(error)).partition(" (while attempting")[
-            0
-        ]  # the address comes there again
+        # The address would come there again.
+        why = (error.strerror or str(error)).partition(" (while attempting")[0]
         raise ListenError(f"{host}:{port}", why) from error
