@@ -47,6 +47,7 @@ from controller.requests import (
 )
 from controller.service import Controller
 from topologies.errors import RecordError
+from wire.constants import RUN_ROOT, TOKEN, TOKEN_VARIABLE
 from wire.errors import P4ReduceError
 from wire.membership import MembershipError
 
@@ -86,13 +87,20 @@ def _refusal(status: int, kind: str, message: str) -> JSONResponse:
     return JSONResponse({"error": message, "kind": kind}, status)
 
 
+_HOW_TO_GIVE_IT = (
+    f"export {TOKEN_VARIABLE}=$(sudo cat {RUN_ROOT}/NAME/{TOKEN}), on the machine of network NAME "
+    "(Authorization: Bearer TOKEN in HTTP)"
+)
+
+
 def _guard(app: FastAPI, token: str | None) -> None:
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
         if request.client is not None:  # not by the Unix socket
             given = request.headers.get("authorization", "").encode()
             if token is None or not hmac.compare_digest(given, f"Bearer {token}".encode()):
-                message = "this address needs the controller's token: Authorization: Bearer TOKEN"
+                wrong = "this is not" if given else "this address needs"
+                message = f"{wrong} the controller's token: {_HOW_TO_GIVE_IT}"
                 return _refusal(401, "UnauthorizedError", message)
         length = request.headers.get("content-length")
         if request.headers.get("transfer-encoding") or (length is not None and not length.isdigit()):

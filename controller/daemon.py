@@ -26,6 +26,7 @@ from controller.store import Store
 from controller.switches import SwitchLink
 from topologies.errors import RecordError
 from topologies.record import NetRecord, load
+from wire.addresses import listening
 from wire.constants import TOKEN_VARIABLE
 from wire.control import SOCKET
 
@@ -91,7 +92,7 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
     """Keep a network's jobs until SIGTERM or SIGINT; before that as a backup while another controller does.
 
     `listen` is a TCP address beside the Unix socket, whose callers need the `token`. Raises DaemonError,
-    StateError, FormError, P4InfoError.
+    ListenError, StateError, FormError, P4InfoError.
     """
     take_all_files()
     stop = asyncio.Event()
@@ -110,7 +111,7 @@ async def serve(record: NetRecord, listen: tuple[str, int] | None, token: str | 
         store = Store(path)  # first: it refuses what another version wrote
         stack.callback(store.close)
         epochs = EpochStore(path)
-        sockets = [_tcp_socket(*listen)] if listen is not None else []
+        sockets = [listening(*listen, BACKLOG)] if listen is not None else []
         controller = Controller(record, store, epochs, links, lease)
         try:
             await controller.start()
@@ -209,10 +210,3 @@ def make_token(path: Path) -> str:
     except (OSError, UnicodeError) as error:
         raise DaemonError(str(path), f"the token cannot be kept: {error}") from error
     return token
-
-
-def _tcp_socket(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), backlog=BACKLOG, reuse_port=False)
-    except OSError as error:
-        raise DaemonError(f"{host}:{port}", f"cannot listen: {error.strerror or error}") from error

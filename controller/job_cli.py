@@ -23,7 +23,7 @@ from controller.terminal import (
     complete_hosts,
     complete_jobs,
     complete_tenants,
-    host_list,
+    name_list,
     print_json,
     print_table,
     rate_words,
@@ -93,12 +93,12 @@ def job_add(
     as_json: JsonOption = False,
 ) -> None:
     """Rent slots for a job; then its workers may join."""
-    asked = {"name": name, "workers": host_list(workers), "tenant": tenant}
+    asked = {"name": name, "workers": name_list("--workers", workers, "h1,h2,…"), "tenant": tenant}
     optional = {
         "slots": slots,
         "lead": lead,
-        "rate_bps": bits_per_second(rate) if rate else None,
-        "switches": [part.strip() for part in switches.split(",")] if switches else None,
+        "rate_bps": None if rate is None else bits_per_second(rate),
+        "switches": None if switches is None else name_list("--switches", switches, "s1,s2,…"),
     }
     with reach(net, url) as client:
         job = client.call(
@@ -199,7 +199,10 @@ def job_resize(
     as_json: JsonOption = False,
 ) -> None:
     """Change a job's slots, rate or workers while it runs."""
-    given = {"slots": slots, "workers": host_list(workers) if workers else None}
+    given = {
+        "slots": slots,
+        "workers": None if workers is None else name_list("--workers", workers, "h1,h2,…"),
+    }
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     if rate is not None:
         asked["rate_bps"] = None if rate == "none" else bits_per_second(rate)
@@ -298,6 +301,8 @@ def job_events(
     """Show what happened, oldest first."""
     with reach(net, url) as client:
         found = client.call("GET", "/v1/events", job=name)
+        if name is not None and not found and not follow:
+            client.call("GET", at("jobs", name))  # who has no events may be no job: then this says so
         if as_json and not follow:
             print_json(found)
             return

@@ -121,8 +121,9 @@ class JobController:
         try:
             return self._jobs[number]
         except KeyError:
-            have = ", ".join(map(str, sorted(self._jobs))) or "none"
-            raise JobError(number, f"there is no such job; there is {have}") from None
+            have = ", ".join(map(str, sorted(self._jobs)))
+            there = f"; there is {have}" if have else ", nor any other"
+            raise JobError(number, f"there is no such job{there}") from None
 
     # ---- slots
     def rent(self, job: int, window: int, base: int | None = None, owner: str | None = None) -> Rent:

@@ -402,9 +402,8 @@ def _same_names(owner: str, what: str, known: Mapping[str, Field], given: Mappin
             raise P4InfoError(f"{owner}.{name}", f"this {what} is missing")
     for name in given:
         if name not in known:
-            raise P4InfoError(
-                f"{owner}.{name}", f"there is no such {what}; there is {', '.join(known) or 'none'}"
-            )
+            have = f"; there is {', '.join(known)}" if known else ", nor any other"
+            raise P4InfoError(f"{owner}.{name}", f"there is no such {what}{have}")
 
 
 def _add_match(entry: Any, name: str, field: Field, value: MatchValue) -> None:

@@ -132,9 +132,9 @@ class NoSuchJobError(RequestError):
     status = 404
 
     def __init__(self, name: str, have: Sequence[str]) -> None:
-        there = f"there is {', '.join(have)}" if have else "there is none"
+        there = f"; there is {', '.join(have)}" if have else ", nor any other"
         add = command(f"job add {name} --workers h1,h2")
-        super().__init__(name, f"there is no job {name}; {there}; add it with: {add}")
+        super().__init__(name, f"there is no job {name}{there}; add it with: {add}")
 
 
 class NoSuchSwitchError(RequestError):

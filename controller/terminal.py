@@ -62,7 +62,7 @@ def bits_per_second(text: str) -> int:
     unit = UNITS.get(found[2] or "bit") if found else None
     if found is None or unit is None:
         raise CommandError(
-            f"rate {text}",
+            f"rate {text or repr(text)}",
             "a rate is a number and a unit of tc: 500kbit, 200mbit, 1gbit (bit/s), 25mbps (byte/s)",
         )
     return round(float(found[1]) * unit)
@@ -172,9 +172,9 @@ SwitchArgument = Annotated[
 ]
 
 
-def host_list(text: str) -> list[str]:
-    """Return the hosts of h1,h2,…; CommandError if one is empty."""
-    hosts = [host.strip() for host in text.split(",")]
-    if not all(hosts):
-        raise CommandError(f"--workers {text}", "is not a list of hosts: h1,h2,…")
-    return hosts
+def name_list(option: str, text: str, like: str) -> list[str]:
+    """Return the names of a list like h1,h2,…; CommandError, which names the option, if one is empty."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise CommandError(f"{option} {text or repr(text)}", f"is not a list like {like}")
+    return names

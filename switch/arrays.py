@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -20,17 +21,22 @@ from switch.values import Colors, MeterRates
 class Arrays:
     """Indirect counters, registers and meters."""
 
-    def __init__(self, program: ir.Program, lib: ctypes.CDLL, handle: Callable[[], int]) -> None:
+    def __init__(
+        self, program: ir.Program, lib: ctypes.CDLL, handle: Callable[[], int], lock: threading.RLock
+    ) -> None:
+        """`lock` is held while a device is used: it may be closed else."""
         self._program = program
         self._lib = lib
         self._sw = handle
+        self._lock = lock
         self._layout = Layout(program)
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
         """(packets, bytes) of one counter."""
         c = self._counter(name, index)
         out = words([0, 0])
-        self._lib.sw_counter_access(self._sw(), c.id, index, 1, out, 0)
+        with self._lock:
+            self._lib.sw_counter_access(self._sw(), c.id, index, 1, out, 0)
         return out[0], out[1]
 
     def counter_read_all(self, name: str) -> NDArray[np.uint64]:
@@ -38,13 +44,15 @@ class Arrays:
         c = self._counter(name, None)
         out = np.zeros((c.size, 2), np.uint64)
         if c.size:
-            self._lib.sw_counter_access(self._sw(), c.id, 0, c.size, out.ctypes.data, 0)
+            with self._lock:
+                self._lib.sw_counter_access(self._sw(), c.id, 0, c.size, out.ctypes.data, 0)
         return out
 
     def counter_write(self, name: str, index: int, packets: int, octets: int) -> None:
         """Set one counter. Raises BadIndex for values that are not in 0..2^64-1."""
         c = self._counter(name, index)
-        self._lib.sw_counter_access(self._sw(), c.id, index, 1, words([u64(packets), u64(octets)]), 1)
+        with self._lock:
+            self._lib.sw_counter_access(self._sw(), c.id, index, 1, words([u64(packets), u64(octets)]), 1)
 
     def register_read(self, name: str, index: int) -> int:
         """One element."""
@@ -54,7 +62,8 @@ class Arrays:
         """`count` elements from `start`."""
         group, lane, element = self._register(name, start, count)
         data = ctypes.create_string_buffer(max(element * count, 1))
-        self._lib.sw_register_access(self._sw(), group, lane, start, count, data, 0)
+        with self._lock:
+            self._lib.sw_register_access(self._sw(), group, lane, start, count, data, 0)
         raw = data.raw
         return [int.from_bytes(raw[i * element : (i + 1) * element], "little") for i in range(count)]
 
@@ -64,22 +73,28 @@ class Arrays:
         width = self._program.registers[name].width
         if not 0 <= value < 1 << width:
             raise BadIndex(f"register {name!r} holds {width} bits, {value} does not fit")
-        self._lib.sw_register_access(self._sw(), group, lane, index, 1, value.to_bytes(element, "little"), 1)
+        with self._lock:
+            self._lib.sw_register_access(
+                self._sw(), group, lane, index, 1, value.to_bytes(element, "little"), 1
+            )
 
     def meter_get(self, name: str, index: int) -> MeterRates | None:
         """The rates of one meter cell, None where unconfigured (always green)."""
         m = self._meter(name, index)
-        return meter_call(self._sw(), self._lib.sw_meter_access, (m.id, index), None, read=True)
+        with self._lock:
+            return meter_call(self._sw(), self._lib.sw_meter_access, (m.id, index), None, read=True)
 
     def meter_set(self, name: str, index: int, rates: MeterRates | None) -> None:
         """Configure one meter cell; None makes it unconfigured."""
         m = self._meter(name, index)
-        meter_call(self._sw(), self._lib.sw_meter_access, (m.id, index), rates, read=False)
+        with self._lock:
+            meter_call(self._sw(), self._lib.sw_meter_access, (m.id, index), rates, read=False)
 
     def meter_colors(self, name: str, index: int, write: Colors | None) -> Colors:
         """Read, or write, what one meter cell counted by color."""
         m = self._meter(name, index)
-        return colors_call(self._sw(), self._lib.sw_meter_colors, (m.id, index), write)
+        with self._lock:
+            return colors_call(self._sw(), self._lib.sw_meter_colors, (m.id, index), write)
 
     def _counter(self, name: str, index: int | None) -> ir.CounterArray:
         c = self._program.counters.get(name)

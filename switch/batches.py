@@ -72,6 +72,8 @@ class Batches:
             self._tick()
             r = self._result
             rows, stride = max(self._rows, n), max(self._stride, data.shape[1])
+            # Many short rows after a few long ones would else get room for many long ones.
+            rows = min(rows, 2 * max(self._rows * self._stride, data.size) // max(stride, 1) + 1)
             out = np.empty(rows * stride + SLACK, np.uint8)
             self._give(out, stride)
             self._lib.sw_run_rows(

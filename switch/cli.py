@@ -84,7 +84,7 @@ def stf_command(
     """Run a p4c test file on a program: exit code 0 if every packet comes out as expected."""
     from switch.device import SwitchDevice
     from switch.errors import SwitchError
-    from switch.stf import StfRunner
+    from switch.stf import StfError, StfRunner
 
     try:
         with SwitchDevice.load(program, trace=trace) as device:
@@ -93,6 +93,9 @@ def stf_command(
                 typer.echo(event)
     except UnicodeDecodeError as error:
         typer.echo(f"switch: error: {test} is not text: name the .stf file after the program", err=True)
+        raise typer.Exit(1) from error
+    except StfError as error:
+        typer.echo(f"switch: error: {test}: {error}", err=True)
         raise typer.Exit(1) from error
     except (SwitchError, OSError) as error:
         typer.echo(f"switch: error: {error}", err=True)

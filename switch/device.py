@@ -86,11 +86,11 @@ class SwitchDevice:
                 f"no memory for the arrays of {program.name!r}: make its registers or counters smaller"
             )
         self._batches = Batches(self._lib, self._handle, self._tick)
-        self._messages = Messages(program, self._lib, self._handle)
+        self._messages = Messages(program, self._lib, self._handle, self._lock)
         self._profiles = Profiles(program, self._lib, self._handle, self._lock)
         self._tables = Tables(program, self._lib, self._handle, self._lock, self._profiles)
         self._value_sets = ValueSets(program, self._lib, self._handle, self._lock)
-        self._arrays = Arrays(program, self._lib, self._handle)
+        self._arrays = Arrays(program, self._lib, self._handle, self._lock)
         self._replication = Replication(self._lib, self._handle, self._lock)
         self._decoder = Decoder(program, self._entry_or_none) if trace else None
         if trace and self._lib.sw_trace_start(self._sw):
@@ -116,7 +116,13 @@ class SwitchDevice:
         does, see `trace` and `process_traced`; it is slower then. Raises `LoadError` for a program that
         cannot be run, `BuildError` where cc fails.
         """
-        program, code = generate(_text(json), trace=trace)
+        text = _text(json)
+        try:
+            program, code = generate(text, trace=trace)
+        except LoadError as error:
+            if text is json:
+                raise
+            raise error.of(str(json)) from error
         library = build(code, extra_flags=extra_flags)
         return cls(program, library, cpu_port=cpu_port, drop_port=drop_port, clock=clock, trace=trace)
 
@@ -398,7 +404,8 @@ class SwitchDevice:
     def stats(self) -> Stats:
         """What the device counted."""
         c = StatsC()
-        self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
+        with self._lock:
+            self._lib.sw_stats_read(self._handle(), ctypes.byref(c))
         return Stats(**{name: getattr(c, name) for name in STATS})
 
     def reset(self) -> None:

@@ -3,6 +3,10 @@
 
 # ruff: noqa: N818  (the names say what is wrong: `except TableFull`)
 
+from __future__ import annotations
+
+from pathlib import Path
+
 from wire.errors import P4ReduceError
 
 
@@ -11,14 +15,22 @@ class SwitchError(P4ReduceError):
 
 
 class LoadError(SwitchError):
-    """A JSON that this switch cannot run: names the construct and, where p4c gave it, the source line."""
+    """A JSON that this switch cannot run: names the construct and, where p4c gave it, the source line.
 
-    def __init__(self, construct: str, why: str, source: str = "") -> None:
+    `program` is its file, where it comes from one.
+    """
+
+    def __init__(self, construct: str, why: str, source: str = "", program: str = "the program") -> None:
         self.construct = construct
         self.why = why
         self.source = source
+        self.program = program
         at = f" ({source})" if source else ""
-        super().__init__(f"cannot load the program: {construct}{at}: {why}")
+        super().__init__(f"cannot load {program}: {construct}{at}: {why}")
+
+    def of(self, file: str | Path) -> LoadError:
+        """The same error, of the program in a file."""
+        return LoadError(self.construct, self.why, self.source, str(file))
 
 
 class BuildError(SwitchError):

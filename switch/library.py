@@ -10,7 +10,7 @@ from pathlib import Path
 from switch.errors import BuildError
 
 ABI = 1
-LOG_LINE = 240
+LOG_LINE, LOG_LINES = 240, 256
 TRACE_ROOM = 1 << 17
 STATS = ("received", "sent", "too_long", "over_budget", "faults", "digests_lost")
 

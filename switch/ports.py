@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,7 +174,8 @@ class Ports:
         """
         with self._lock:
             if self._io is None or delay.port not in self._names:
-                raise DelayError(f"there is no port {delay.port}; there is {_listed(self._names)}")
+                have = f"; there is {', '.join(map(str, self._names))}" if self._names else ", nor any other"
+                raise DelayError(f"there is no port {delay.port}{have}")
             self._c.io_set_delay(
                 self._io, delay.port, DIRECTIONS.index(delay.direction), round(delay.seconds * 1e9)
             )
@@ -290,10 +291,6 @@ def _why(number: int, pcap: Path | None) -> str:
     if pcap is not None and number in (errno.EACCES, errno.ENOENT, errno.ENOSPC, errno.EROFS):
         return f"the capture in {pcap} cannot be written: {os.strerror(number)}"
     return os.strerror(number)
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers)) or "none"
 
 
 def _inject_error(number: int) -> RpcError:

@@ -17,7 +17,7 @@ from typing import Any
 from switch.delay import DIRECTIONS, Delay
 from switch.device import SwitchDevice
 from switch.device_log import TRACE, DeviceLog
-from switch.errors import SwitchError
+from switch.errors import LoadError, SwitchError
 from switch.options import Options, parse
 from switch.p4runtime.server import P4RuntimeServer
 from switch.p4runtime.service import P4RuntimeService
@@ -97,7 +97,10 @@ class RunningSwitch:
         server = self._server = P4RuntimeServer(service, options.grpc_address)
         ports.start()
         if options.program is not None:
-            ports.attach(self._load(read_program(options)))
+            try:
+                ports.attach(self._load(read_program(options)))
+            except LoadError as error:
+                raise error.of(options.program) from error
         server.start()
 
     def _load(self, json: bytes) -> SwitchDevice:

@@ -165,25 +165,25 @@ class StfRunner:
             self._nodes[number(a[0])] = (rid, sorted({number(x) for x in a[1:]}))
             self._replicate()
         elif op == "counter_write":
-            name, index = by_suffix(a[0], program.counters), number(a[1])
+            name, index = by_suffix(a[0], "counter", program.counters), number(a[1])
             if program.counters[name].direct:
                 d.direct_counter_write(*self._nth(program.counters[name].table, index), *map(number, a[2:4]))
             else:
                 d.counter_write(name, index, *map(number, a[2:4]))
         elif op == "register_write":
-            d.register_write(by_suffix(a[0], program.registers), number(a[1]), number(a[2]))
+            d.register_write(by_suffix(a[0], "register", program.registers), number(a[1]), number(a[2]))
         elif op == "register_reset":
-            name = by_suffix(a[0], program.registers)
+            name = by_suffix(a[0], "register", program.registers)
             for i in range(program.registers[name].size):
                 d.register_write(name, i, 0)
         elif op == "meter_set_rates":
-            name, index = by_suffix(a[0], program.meters), number(a[1])
+            name, index = by_suffix(a[0], "meter", program.meters), number(a[1])
             if program.meters[name].direct:
                 d.direct_meter_set(*self._nth(program.meters[name].table, index), meter_rates(a[2:]))
             else:
                 d.meter_set(name, index, meter_rates(a[2:]))
         elif op == "meter_array_set_rates":
-            name, rates = by_suffix(a[0], program.meters), meter_rates(a[1:])
+            name, rates = by_suffix(a[0], "meter", program.meters), meter_rates(a[1:])
             for i in range(program.meters[name].size):
                 d.meter_set(name, i, rates)
         else:
@@ -201,7 +201,7 @@ class StfRunner:
     # ---- tables
 
     def _table(self, name: str) -> Table:
-        return self.device.program.tables[by_suffix(name, self.device.program.tables)]
+        return self.device.program.tables[by_suffix(name, "table", self.device.program.tables)]
 
     def _add(self, tokens: list[str]) -> None:
         table, at = self._table(tokens[0]), 1
@@ -220,7 +220,7 @@ class StfRunner:
             self._handles[rest[1]] = (table.name, handle)
 
     def _action(self, table: Table, tokens: list[str]) -> tuple[str, list[int], list[str]]:
-        name = by_suffix(tokens[0], [a.name for a in table.actions])
+        name = by_suffix(tokens[0], "action", [a.name for a in table.actions], f"table {table.name}")
         action = table.action(name)
         assert action is not None
         given: dict[str, int] = {}
@@ -270,7 +270,7 @@ class StfRunner:
             packets, octets = self.device.direct_counter_read(*self._handles[index])
         else:
             packets, octets = self.device.counter_read(
-                by_suffix(name, self.device.program.counters), number(index)
+                by_suffix(name, "counter", self.device.program.counters), number(index)
             )
         what = (what or "packets").lower()
         have, want = octets if what == "bytes" else packets, number(value) if value else 0
@@ -315,7 +315,7 @@ def tokenize(line: str) -> list[str]:
     return [t.strip('"') for t in found if not t.startswith("#")]
 
 
-def by_suffix(name: str, names: Iterable[str]) -> str:
+def by_suffix(name: str, what: str, names: Iterable[str], owner: str = "the program") -> str:
     """The full name, else the only one that ends with `.name` (or with the text)."""
     all_names = list(dict.fromkeys(names))
     if name in all_names:
@@ -326,7 +326,7 @@ def by_suffix(name: str, names: Iterable[str]) -> str:
     ):
         if len(found) == 1:
             return found[0]
-    raise KeyError(f"no single name ends with {name!r}")
+    raise KeyError(f"{owner} has no single {what} {name!r}, it has {', '.join(all_names) or 'none'}")
 
 
 def key_index(table: Table, name: str) -> int:

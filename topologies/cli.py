@@ -78,12 +78,16 @@ def net_up(
     """Bring a network up; it runs until `net down`."""
     from topologies import manager
     from topologies.builders import describe
-    from topologies.quantities import rate_mbit
+    from topologies.quantities import with_option
+    from topologies.spec import PLAIN
 
     sizes = {"hosts": hosts, "leaves": leaves, "spines": spines, "fanout": fanout}
     rates = {
-        "rate_mbit": None if rate is None else rate_mbit(rate),
-        "bottleneck_rate_mbit": None if bottleneck_rate is None else rate_mbit(bottleneck_rate),
+        name: None if text is None else with_option(PLAIN, "rate", text, option).rate_mbit
+        for name, option, text in (
+            ("rate_mbit", "--rate", rate),
+            ("bottleneck_rate_mbit", "--bottleneck-rate", bottleneck_rate),
+        )
     }
     spec = describe(topology, **sizes, **rates)
     record = manager.up(

@@ -12,12 +12,12 @@ import typer
 from controller.terminal import CommandError, JsonOption, NetOption, complete_links, print_json, print_table
 from topologies import links, quantities
 from topologies import record as records
-from topologies.errors import NetworkError, SpecError
+from topologies.errors import NetworkError
 from topologies.parts import LinkRecord
 from topologies.record import NetRecord
 from wire.hints import command
 
-_SHARE = "Share of the packets, as 1%."
+_SHARE = "Percent of the packets, as 1%."
 
 
 def net_link(
@@ -81,7 +81,7 @@ def change(
 ) -> NetRecord:
     """Change a link of a network that is up; return its record. `asked` are texts by quantities.WAY's words.
 
-    Raises SpecError for what cannot be, NetworkError, ControlError or StatsSocketError for what failed.
+    Raises CommandError for what cannot be, NetworkError, ControlError or StatsSocketError for what failed.
     """
     if source is not None and source not in (link.a.node, link.b.node):
         raise CommandError(f"--from {source}", f"{link.name} has the ends {link.a.node} and {link.b.node}")
@@ -100,16 +100,10 @@ def _changed(
     link = next(each for each in record.links if (each.a, each.b) == (link.a, link.b))
     forth, back = link.forth, link.back
     for word, text in asked.items():
-        try:
-            if source in (None, link.a.node):
-                forth = quantities.with_word(forth, word, text)
-            if source in (None, link.b.node):
-                back = quantities.with_word(back, word, text)
-        except SpecError as error:
-            raise CommandError(f"--{word}", str(error)) from None
-    for way in (forth, back):
-        if (problem := way.problem()) is not None:
-            raise CommandError(link.name, problem)
+        if source in (None, link.a.node):
+            forth = quantities.with_option(forth, word, text)
+        if source in (None, link.b.node):
+            back = quantities.with_option(back, word, text)
     new = replace(link, forth=forth, back=back, down=link.down if down is None else down)
     links.check(record, [new])
     links.apply(record, link, new)

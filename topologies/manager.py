@@ -25,7 +25,7 @@ from topologies.record import CONTROLLER_LOG, NetRecord
 from topologies.spec import NetworkSpec
 from topologies.targets import choose
 from traces.names import captures
-from wire.addresses import parse_address
+from wire.addresses import listening, parse_address
 from wire.constants import ELEMENT_CHOICES, RUN_ROOT
 from wire.native import cache_folder
 
@@ -66,8 +66,7 @@ def up(
     if elements not in ELEMENT_CHOICES:
         choices = " or ".join(map(str, ELEMENT_CHOICES))
         raise SpecError(f"--elements {elements}", f"a packet carries {choices} elements")
-    if listen is not None:
-        parse_address("--listen", listen)
+    address = parse_address("--listen", listen) if listen is not None else None
     chosen = choose(target)
     preflight.check(preflight.memory_mb(len(spec.switches), len(spec.hosts), chosen.memory_mb), root)
     if pcap is not None:
@@ -100,6 +99,8 @@ def up(
         root=root,
     )
     links.check(record, record.links)
+    if address is not None and name not in records.names(root):  # else the error is that it is up already
+        listening(*address).close()  # its controller would find out when all is built
     record.claim()
     try:
         say(f"building {_count(spec)}, switch target {chosen.name}")
@@ -119,6 +120,8 @@ def up(
             kept = _remove(records.load(name, root), failed)
         if failed:
             say(f"the logs of the failed network are kept in {kept}")
+        else:
+            say(f"interrupted: what was started of network {name} is stopped again")
         raise
     return record
 

@@ -27,8 +27,9 @@ _LOG_LINES = 12
 
 
 def log_tail(log: Path) -> str:
-    """Return the last lines of a log, for an error's text."""
-    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
+    """Return the last lines of a log, each once, for an error's text."""
+    every = log.read_text(errors="replace").splitlines() if log.exists() else []
+    lines = list(dict.fromkeys(every))[-_LOG_LINES:]  # what is started again often says the same again
     return "its log ends:\n  " + "\n  ".join(lines) if lines else "its log is empty"
 
 

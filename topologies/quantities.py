@@ -11,6 +11,7 @@ from typing import Any
 from controller.terminal import CommandError, bits_per_second, rate_words
 from topologies.errors import SpecError
 from topologies.spec import Way
+from wire.percent import PercentError, percent
 
 _NUMBER = r"(\d{1,12}(?:\.\d{1,12})?)"
 _NOTHING = re.compile(r"0{1,12}(\.0{1,12})?")
@@ -40,13 +41,15 @@ def delay_ms(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Return a percentage as a share, 0..1; SpecError for what is none."""
+    """Return a percentage, written with its %, as a share, 0..1; SpecError for what is none."""
     if _NOTHING.fullmatch(text):
         return 0.0
-    found = re.fullmatch(rf"{_NUMBER}%", text)
-    if found is None or float(found[1]) > 100:
-        raise SpecError(text or "nothing", "a share of the packets is 0% to 100%: 1%, 0.05%")
-    return float(found[1]) / 100
+    try:
+        if text.endswith("%"):
+            return percent(text) / 100
+    except PercentError:
+        pass
+    raise SpecError(text or "nothing", "a share of the packets is 0% to 100%: 1%, 0.05%")
 
 
 def size_bytes(text: str) -> int:
@@ -75,6 +78,23 @@ def with_word(way: Way, word: str, text: str) -> Way:
     changed = replace(way, **{field: value})
     # A queue waits for a rate.
     return replace(changed, queue_bytes=None) if (word, changed.rate_mbit) == ("rate", None) else changed
+
+
+def with_option(way: Way, word: str, text: str, option: str | None = None) -> Way:
+    """As with_word, for an option of a command, --WORD unless told otherwise, which a CommandError names.
+
+    What no link can do is one too, as far as this way tells. A share may be without its %: only in a file
+    0.01 might be meant as a part of one.
+    """
+    option = option or f"--{word}"
+    try:
+        changed = with_word(way, word, f"{text.removesuffix('%')}%" if WAY[word][1] is share else text)
+    except SpecError as error:
+        why = str(error).removeprefix(f"{error.what}: ")
+        raise CommandError(f"{option} {text or 'nothing'}", why) from None
+    if (problem := changed.problem()) is not None:
+        raise CommandError(f"{option} {text}", problem)
+    return changed
 
 
 def words(way: Way) -> str:

@@ -58,6 +58,8 @@ class Life:
     events: list[Event]
     more: int
     """Those beyond what was asked for."""
+    there: range | None = None
+    """From the least to the greatest slot or chunk of the job that a packet names; None if none does."""
     failure: TraceFileError | None = None
     """Of a file that could not be read to its end: what was readable is in here."""
 
@@ -93,7 +95,7 @@ def life(
     }
     events: list[Event] = []
     errors: list[TraceFileError] = []
-    more = 0
+    more, there = 0, None
     for table in readable(merged(files, format=format), errors):
         at_switch, elsewhere = _split(table, own)
         for part, judged in ((at_switch, True), (elsewhere, False)):
@@ -102,11 +104,21 @@ def life(
             rows = wanted.rows(part, verdicts, by)
             events += [_event(part, verdicts, by, int(row), judged) for row in rows[:most]]
             more += len(rows) - len(rows[:most])
+            there = _span(part, number, "chunk" if slot is None else "slot", there)
         # Tables come in the order of time: what is beyond now stays so.
         events.sort(key=lambda event: event.time)
         more += len(events[most:])
         del events[most:]
-    return Life(events, more, errors[0] if errors else None)
+    return Life(events, more, there, errors[0] if errors else None)
+
+
+def _span(table: Table, job: int, column: str, known: range | None) -> range | None:
+    """Return the range that holds `known` and all of a job's chunks or slots in a table."""
+    some = getattr(table, column)[(table.job == job) & (table.category != Category.OTHER) & (table.size != 0)]
+    if not len(some):
+        return known
+    low, high = int(some.min()), int(some.max())
+    return range(low, high + 1) if known is None else range(min(low, known[0]), max(high, known[-1]) + 1)
 
 
 def _split(table: Table, own: set[tuple[str, str]]) -> tuple[Table, Table]:

@@ -60,6 +60,11 @@ def _check(format_: str) -> None:
 
 
 def _show(found: Life, what: str, label: Callable[[Event], str], as_json: bool) -> None:
+    if not found.events and found.failure is None:
+        kind = what.split()[0]
+        there = found.there
+        have = f"it: the job's are of {kind}s {there[0]} to {there[-1]}" if there else "the job"
+        raise FilterError(what, f"these captures have no packet of {have}")
     with until_closed():
         if as_json:
             told = [event.as_json() for event in found.events]
@@ -68,8 +73,6 @@ def _show(found: Life, what: str, label: Callable[[Event], str], as_json: bool) 
             _print_ladder(found, label)
             if found.more:
                 typer.echo(f"… and {found.more} packets more (--rows {len(found.events) + found.more})")
-        elif found.failure is None:
-            typer.echo(f"no packet of {what} is in these captures")
     if found.failure is not None:
         raise found.failure
 

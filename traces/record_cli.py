@@ -111,9 +111,10 @@ def numbers(jobs: Sequence[Mapping[str, Any]], asked: str | None) -> list[int] |
         elif name.isascii() and name.isdigit() and int(name) < 256:
             found.append(int(name))
         else:
-            have = f"there are {', '.join(sorted(by_name))}" if by_name else "there is none"
+            have = f"; there is {', '.join(sorted(by_name))}" if by_name else ", nor any other"
             raise CaptureError(
-                f"--job {name}", f"no such job: {have}; one that does not exist yet is named by its number"
+                f"--job {name}",
+                f"there is no such job{have}; one that does not exist yet is named by its number",
             )
     return found
 

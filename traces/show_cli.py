@@ -67,6 +67,8 @@ def trace_show(
         else:
             watched, (model, tables) = None, _opened(files or [], format_)
         wanted = _filter(model, job, slot, chunk, worker, link, only)
+        if watched is None:
+            _check_workers(model, wanted)
         stack.enter_context(until_closed())
         _print(tables, model, wanted, write, watched)
 
@@ -83,8 +85,10 @@ def _print(
     failure: TraceFileError | None = None
     start: int | None = None
     found = 0
+    ends: set[str] = set()
     try:
         for table in tables:
+            ends.update(each.end for each in table.sources)
             if watched is not None:
                 model.learn(watched.epochs)
             start = int(table.time[0]) if start is None else start
@@ -106,12 +110,27 @@ def _print(
     sys.stdout.flush()
     if failure is not None:
         raise failure
-    if not found and watched is None:
-        links, workers = sorted(model.links), [host for host, _ in model.names] or ["unknown"]
-        typer.echo(
-            f"no such packet is in these captures; links: {', '.join(links)}; workers: {', '.join(workers)}",
-            err=True,
-        )
+    if watched is not None:
+        return
+    links, workers = ", ".join(sorted(model.links)), ", ".join(_hosts(model)) or "unknown"
+    for each in sorted((wanted.links or set()) - model.links - ends):
+        raise FilterError(f"--link {each}", f"no such link is in these captures; there is {links}")
+    if not found:
+        typer.echo(f"no such packet is in these captures; links: {links}; workers: {workers}", err=True)
+
+
+def _hosts(model: Model) -> list[str]:
+    return list(dict.fromkeys(host for host, _ in model.names))
+
+
+def _check_workers(model: Model, wanted: show.Filter) -> None:
+    """Raise FilterError for a worker that no membership knows; any address may be one."""
+    known = {name for host, rank in model.names for name in (host, str(rank))}
+    for each in wanted.workers or ():
+        if each not in known and show.place(each) is None:
+            hosts = ", ".join(_hosts(model))
+            have = f"there is {hosts}" if hosts else "without memberships give an address, as 10.0.0.1"
+            raise FilterError(f"--worker {each}", f"no such worker is in these captures; {have}")
 
 
 def _filter(

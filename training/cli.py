@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 from training.errors import CheckError, OptionError
 from wire.constants import MAX_WORKERS
 from wire.hints import command
+from wire.percent import PercentError, percent
 
 if TYPE_CHECKING:
     from training.run import Options, Outcome
@@ -27,7 +29,9 @@ def train(
     elements: Annotated[
         int | None, typer.Option(help="Values in a packet, 64 or 256; default 256, or --net's.")
     ] = None,
-    loss: Annotated[float, typer.Option(help="Percent of packets that the switch drops, each way.")] = 0.0,
+    loss: Annotated[
+        str, typer.Option(metavar="PERCENT", help="Of the packets, as 1%, that the switch drops, each way.")
+    ] = "0",
     seed: Annotated[int, typer.Option(help="Of the data split, the model, and the losses.")] = 1,
     switch: Annotated[
         str | None, typer.Option(help="embedded or bmv2; default: $P4REDUCE_SWITCH, else embedded.")
@@ -50,8 +54,7 @@ def train(
         raise OptionError(
             f"--workers {workers}", f"a star has 1 to {MAX_WORKERS}, the bits of a switch's slot"
         )
-    if not 0 <= loss < 100:
-        raise OptionError(f"--loss {loss:g}", "a percentage of 0 or more and under 100")
+    loss_percent = _loss(loss)
     if not 0 <= seed < 1 << 32:
         raise OptionError(f"--seed {seed}", f"a number from 0 to {(1 << 32) - 1}")
     for option, given in (("--name", name is not None), ("--pcap", pcap is not None), ("--keep", keep)):
@@ -87,7 +90,7 @@ def train(
             progress.update(progress.tasks[0].id, completed=epoch + 1, loss=loss)
             console.print(f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}", highlight=False)
 
-    options = Options(workers, elements, loss, seed, switch, pcap, keep, name or "run", net, job)
+    options = Options(workers, elements, loss_percent, seed, switch, pcap, keep, name or "run", net, job)
     with progress:
         outcome = run(options, Drawn())
     console.print(_table(outcome, options))
@@ -106,6 +109,15 @@ def train(
         console.print("\n".join(lines), highlight=False, soft_wrap=True)
     if failed:
         raise CheckError(*failed[0])
+
+
+def _loss(text: str) -> float:
+    with suppress(PercentError):
+        if percent(text) < 100:
+            return percent(text)
+    raise OptionError(
+        f"--loss {text or 'nothing'}", "a percentage of 0 or more and under 100: 1, 1% or 0.05%"
+    )
 
 
 def _table(outcome: Outcome, options: Options) -> object:

@@ -38,7 +38,9 @@ KEPT_BYTES = 512 << 20
 """Of the cache folder; what was used least recently goes first."""
 FRESH_S = 3600.0
 """What was used within the last hour stays in any case: a process may be about to load it."""
-KEPT_SUFFIXES = (".so", ".o", ".c", ".pickle", ".part")
+PART = ".part"
+"""Ends what is being written, and what was when its process was killed."""
+KEPT_SUFFIXES = (".so", ".o", ".c", ".pickle")
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -67,7 +69,12 @@ def compiler() -> list[str]:
 def cache_folder() -> Path:
     """The owner-only folder of compiled programs. Raises `BuildError` when it cannot be trusted."""
     base = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(base) if base else Path.home() / ".cache") / "p4reduce"
+    try:
+        folder = (Path(base) if base else Path.home() / ".cache") / "p4reduce"
+    except RuntimeError:  # a user whom no passwd entry and no HOME give one, as in containers
+        raise BuildError(
+            f"user {os.geteuid()} has no home folder for a cache: set XDG_CACHE_HOME to a folder of yours"
+        ) from None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.lstat()
@@ -129,7 +136,12 @@ def recall(name: str) -> bytes | None:
         return None
     _used(path)
     digest, data = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
-    return data if hashlib.sha256(data).digest() == digest else None
+    return data if _seal(name, data) == digest else None
+
+
+def _seal(name: str, data: bytes) -> bytes:
+    """What tells whether a file is whole, and the one of this name."""
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
 
 def remember(name: str, data: bytes) -> None:
@@ -139,10 +151,10 @@ def remember(name: str, data: bytes) -> None:
     """
     folder = cache_folder()
     with contextlib.suppress(OSError):
-        fd, part = tempfile.mkstemp(suffix=".part", dir=folder)
+        fd, part = tempfile.mkstemp(suffix=PART, dir=folder)
         try:
             with open(fd, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
+                file.write(_seal(name, data) + data)
             os.replace(part, folder / name)
         finally:
             Path(part).unlink(missing_ok=True)
@@ -151,7 +163,7 @@ def remember(name: str, data: bytes) -> None:
 def _into_cache(target: Path, make: list[str], what: str) -> None:
     """Run a compiler command whose output is put in place of `{out}`, then rename it to `target`."""
     try:
-        fd, name = tempfile.mkstemp(suffix=target.suffix, dir=target.parent)
+        fd, name = tempfile.mkstemp(suffix=PART, dir=target.parent)
         os.close(fd)
     except OSError as e:
         raise BuildError(f"cannot write to the cache folder {target.parent}: {e}") from e
@@ -222,9 +234,13 @@ def _tidy(folder: Path) -> None:
         with os.scandir(folder) as entries:
             for entry in entries:
                 stem, dot, suffix = entry.name.rpartition(".")
-                if dot + suffix in KEPT_SUFFIXES and entry.is_file(follow_symlinks=False):
-                    info = entry.stat(follow_symlinks=False)
+                if dot + suffix not in (*KEPT_SUFFIXES, PART) or not entry.is_file(follow_symlinks=False):
+                    continue
+                info = entry.stat(follow_symlinks=False)
+                if dot + suffix != PART:
                     groups.setdefault(stem, []).append((info.st_mtime, info.st_size, entry.path))
+                elif now - info.st_mtime >= FRESH_S:
+                    os.unlink(entry.path)
         size = sum(bytes_ for group in groups.values() for _, bytes_, _ in group)
         for group in sorted(groups.values(), key=max):
             if size <= KEPT_BYTES or now - max(group)[0] < FRESH_S:
@@ -287,7 +303,7 @@ def load(path: Path) -> ctypes.CDLL:
 
 def _text_file(path: Path, text: str) -> Path:
     """The generated text as a file that stays: debuggers and sanitizers name its lines."""
-    part = path.with_suffix(f".{os.getpid()}.c")
+    part = path.with_suffix(f".{os.getpid()}{PART}")
     try:
         part.write_text(text)
         os.replace(part, path)

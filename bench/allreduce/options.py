@@ -11,6 +11,7 @@ from typing import TypeVar
 import typer
 
 from wire.constants import MAX_WORKERS
+from wire.percent import PercentError, percent
 
 from .cells import DTYPES, PEERS
 
@@ -62,8 +63,8 @@ def link(option: str, text: str) -> float | None:
 def loss(option: str, text: str) -> float:
     """Return the share, 0 to 0.5, of a percentage like 1, 1% or 0.01%."""
     try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
+        share = percent(text) / 100
+    except PercentError:
         share = math.nan
     if not 0 <= share <= 0.5:
         raise typer.BadParameter(f"{text!r} is no loss like 0, 0.1% or 5%, at most 50%", param_hint=option)

@@ -23,6 +23,8 @@ INSERT, MODIFY = p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY
 
 POLL_NS = 5_000_000
 """How often the device's queue is looked at while any digest is wanted."""
+QUEUE = 4096
+"""Samples that a device keeps, and that one look takes at most: packets may bring more as fast as we read."""
 LONGEST_LIST = 1024
 """Samples in a list whose max_list_size sets no limit."""
 MAX_UNACKNOWLEDGED = 1 << 16
@@ -80,8 +82,7 @@ class Digests:
             state.config = kept
             return
         if not self._states:
-            while self._device.digests():
-                pass  # what nobody wanted
+            self._device.digests(QUEUE)  # what nobody wanted
         self._states[digest.id] = _State(digest, kept, self._numbers.get(digest.id, 1))
 
     def read(self, wanted: p4runtime_pb2.DigestEntry) -> Iterator[p4runtime_pb2.Entity]:
@@ -113,10 +114,9 @@ class Digests:
         for state in by_name.values():
             while state.sent and now_ns - state.sent[0][1] >= state.config.ack_timeout_ns:
                 state.unacknowledged.difference_update(state.sent.popleft()[2])
-        while samples := self._device.digests():
-            for sample in samples:
-                if sample.name in by_name and self._gather(by_name[sample.name], sample.values, now_ns):
-                    lists.append(self._list(by_name[sample.name], now_ns))
+        for sample in self._device.digests(QUEUE):
+            if sample.name in by_name and self._gather(by_name[sample.name], sample.values, now_ns):
+                lists.append(self._list(by_name[sample.name], now_ns))
         for state in by_name.values():
             if state.waiting and now_ns - state.since_ns >= state.config.max_timeout_ns:
                 lists.append(self._list(state, now_ns))

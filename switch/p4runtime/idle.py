@@ -16,6 +16,9 @@ from switch.errors import NoSuchEntry
 LEAST_NS = 10_000_000
 """Shorter timeouts are checked only this often."""
 
+MOST = 256
+"""Entries that one look sees to: writes wait for it, and all of a table may be due at once."""
+
 Where = tuple[str, int]
 """Table name and entry handle."""
 
@@ -50,7 +53,9 @@ class IdleEntries:
     def poll(self, now_ns: int) -> tuple[list[Where], int | None]:
         """Return the entries that are idle, and the nanoseconds until the next look, None for none."""
         idle = []
-        while self._due and self._due[0][0] <= now_ns:
+        for _ in range(MOST):
+            if not self._due or self._due[0][0] > now_ns:
+                break
             _, serial, where = heapq.heappop(self._due)
             if self._serials.get(where) != serial:
                 continue

@@ -131,15 +131,19 @@ def test_json(office: Office) -> None:
     ("args", "words"),
     [
         (["add", "A", "--workers", "h1"], "name: a name has 1 to 31"),
-        (["add", "a", "--workers", "h1,,h2"], "--workers h1,,h2: is not a list of hosts"),
+        (["add", "a", "--workers", "h1,,h2"], "--workers h1,,h2: is not a list like h1,h2"),
+        (["add", "a", "--workers", ""], "--workers '': is not a list like h1,h2"),
+        (["add", "a", "--workers", "h1", "--switches", ""], "--switches '': is not a list like s1,s2"),
+        (["resize", "b", "--workers", ""], "--workers '': is not a list like h1,h2"),
         (["add", "a", "--workers", "h1", "--rate", "fast"], "rate fast: a rate is a number and a unit of tc"),
         (["add", "a", "--workers", "h1", "--rate", "-1mbit"], "rate -1mbit: a rate is"),
         (["add", "a", "--workers", "h1", "--rate", "1bit"], "rate_bps: "),
         (["add", "a", "--workers", "h1", "--slots", "5000"], "cannot have 5000 slots"),
         (["show", "b"], "there is no job b"),
+        (["events", "b"], "there is no job b, nor any other; add it"),
         (["resize", "b", "--slots", "1"], "there is no job b"),
         (["resize", "b"], "say what is to change"),
-        (["drain", "b"], "there is no job b; there is none; add it with: p4reduce job add b --workers"),
+        (["drain", "b"], "there is no job b, nor any other; add it with: p4reduce job add b --workers"),
         (["rm", "b"], "there is no job b"),
         (["quota", "t", "many"], "SLOTS many: give a number of up to nine digits, or none"),
         (["quota", "t", "9" * 5000], "give a number of up to nine digits, or none"),
@@ -199,7 +203,11 @@ def test_rates() -> None:
 
 def test_remote(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    with pytest.raises(ControlError, match="needs the controller's token"):
+    how = r"controller's token: export P4REDUCE_TOKEN=\$\(sudo cat /run/p4reduce/NAME/controller.token\)"
+    with pytest.raises(ControlError, match=f"this address needs the {how}"):
+        job("list", "--url", office.url)
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN[:-1])
+    with pytest.raises(ControlError, match=f"this is not the {how}"):
         job("list", "--url", office.url)
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     job("add", "a", "--workers", "h1", "--url", office.url)

@@ -235,7 +235,7 @@ def test_arguments(
 
 
 def test_unknown_and_known_jobs(jobs: JobController) -> None:
-    with pytest.raises(JobError, match="job 4: there is no such job; there is none"):
+    with pytest.raises(JobError, match="job 4: there is no such job, nor any other"):
         jobs.remove_job(4)
     jobs.add_job(3, seats(1), 8)
     with pytest.raises(JobError, match="job 4: there is no such job; there is 3"):

@@ -283,7 +283,7 @@ def test_what_is_not_understood_is_refused(idle: Path) -> None:
         assert list(said(idle, request)) == ["error"], request
     assert said(idle, b" " * (2 * MAX_REQUEST)) is None
     assert read_stats(idle)["ports"] == {}
-    with pytest.raises(StatsSocketError, match="there is no port 1; there is none"):
+    with pytest.raises(StatsSocketError, match="there is no port 1, nor any other"):
         set_delay(idle, 1, 0.1)
     with pytest.raises(DelayError, match="a delay of 11 s cannot be: it is 0 to 10 s"):
         set_delay(idle, 1, 11)

@@ -69,3 +69,14 @@ def test_sums_that_carry_are_not() -> None:
     negative = expr("-", field("h", "a"), field("h", "b"))
     assert loops("x", negative)
     assert run("x", negative, {"a": 1, "b": 3}) == (1 << 200) - 2
+
+
+def test_bits_that_a_mask_leaves_out_of_a_narrower_value() -> None:
+    # ((bit<192>) ((c ++ 32w0 ++ c) & 48w0xf000000000)) << 108, as p4c writes it
+    def cut(value: J, width: int) -> J:
+        return expr("&", value, const((1 << width) - 1))
+
+    first = expr("|", cut(expr("<<", cut(field("h", "c"), 40), const(32)), 40), const(0))
+    concat = expr("|", cut(expr("<<", cut(first, 48), const(8)), 48), cut(field("h", "c"), 8))
+    value = cut(expr("<<", cut(expr("&", concat, const(0xF000000000)), 192), const(108)), 192)
+    assert run("x", value, {"c": 0xFF}) == ((0xFF << 40 | 0xFF) & 0xF000000000) << 108

@@ -246,6 +246,22 @@ def test_when_entries_are_idle() -> None:
         assert idle.poll(10**15) == ([], None)
 
 
+def test_one_look_sees_to_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes wait for it, and all of a large table may be due at once."""
+    monkeypatch.setattr("switch.p4runtime.idle.MOST", 3)
+    clock = Clock()
+    with SwitchDevice.load(FIXTURES / "notify.json", clock=clock) as device:
+        idle = IdleEntries(device)
+        handles = [device.table_insert(SOURCES, [Exact(n)], "ingress.known") for n in range(5)]
+        for handle in handles:
+            idle.set((SOURCES, handle), 10**8, 0)
+        clock.us = 100_000
+        device.process([])
+        (first, at_once), (second, later) = idle.poll(10**8), idle.poll(10**8)
+        assert (len(first), at_once, later) == (3, 0, 10**8)
+        assert [handle for _, handle in first + second] == handles
+
+
 # ---- value sets
 
 

@@ -356,6 +356,18 @@ def test_batches_that_do_not_fit() -> None:
         assert (ports.shape, lengths.shape, data.shape) == ((0,), (0,), (0, 0))
 
 
+def test_a_batch_gets_memory_for_its_own_size() -> None:
+    """It was for as many rows as one batch had, as long as another's: 61 GiB here."""
+    wide = 60_000
+    with SwitchDevice.load(simple([("a", 8, False)], [to_port(1)]).json) as d:
+        for rows, size in ((1_000_000, 8), (1, wide), (1_000_000, 8), (0, 0), (1, wide)):
+            _, lengths, data = d.process_batch(
+                np.zeros(rows, np.uint16), np.full(rows, size, np.uint32), np.ones((rows, size), np.uint8)
+            )
+            assert lengths.tolist() == [size] * rows
+            assert data.sum() == rows * size
+
+
 def test_a_closed_device_says_so() -> None:
     d = SwitchDevice.load(simple([("a", 8)], [to_port(1)]).json)
     d.close()

@@ -38,7 +38,10 @@ def test_stf(tmp_path: Path) -> None:
     bad = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
     assert (bad.exit_code, "FAILED" in bad.output) == (1, True)
     wrong.write_text("add nothing")
-    assert CliRunner().invoke(app, ["stf", str(program), str(wrong)]).exit_code == 1
+    unknown = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
+    assert (unknown.exit_code, f"{wrong}: line 1: the program has no single" in unknown.output) == (1, True)
+    swapped = CliRunner().invoke(app, ["stf", str(test), str(program)])
+    assert (swapped.exit_code, f"cannot load {test}: the JSON: not valid" in swapped.output) == (1, True)
     wrong.write_bytes(b"\xff\xfe")
     refused = CliRunner().invoke(app, ["stf", str(program), str(wrong)])
     assert (refused.exit_code, "wrong.stf is not text" in refused.output) == (1, True)

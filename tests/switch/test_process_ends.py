@@ -115,3 +115,29 @@ def test_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(SwitchError, match="can't start new thread: raise the limits"):
             ports.start()
     ports.close()
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "switch.process":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("switch", run_name="__main__")
+"""
+
+
+def test_an_interrupt_while_modules_are_read() -> None:
+    """It found the interpreter's own handler, which ends in a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

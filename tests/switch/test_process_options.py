@@ -173,6 +173,7 @@ def start(*words: str) -> subprocess.CompletedProcess[str]:
         ("--no-p4 -i 1@no\udcff", "no interface of this name"),
         (f"--no-p4 --stats-socket /tmp/{'x' * 103}", "at most 107 bytes"),
         ("nosuch.json -- --grpc-server-addr 127.0.0.1:0", "cannot read nosuch.json"),
+        ("README.md -- --grpc-server-addr 127.0.0.1:0", "cannot load README.md: the JSON: not valid JSON"),
         ("--no-p4 -- --grpc-server-addr 198.51.100.1:1", "cannot serve gRPC on 198.51.100.1:1"),
         ("--no-p4 --log-file /nonexistent/log", "cannot write the log"),
     ],

@@ -290,8 +290,8 @@ def test_a_file_that_checks_nothing_passes_and_says_so(text: str, empty: bool) -
     ("line", "why"),
     [
         ("frobnicate 1", "unknown command"),
-        ("add nowhere a:5 forward(port:1)", "no single name ends with 'nowhere'"),
-        ("add t a:5 fly(port:1)", "no single name ends with 'fly'"),
+        ("add nowhere a:5 forward(port:1)", "the program has no single table 'nowhere', it has .*t: "),
+        ("add t a:5 fly(port:1)", "table .*t has no single action 'fly', it has .*forward"),
         ("add t a:5 forward()", "needs port"),
         ("add t a:5 forward(port:1, way:2)", "no parameter way"),
         ("add t q:5 forward(port:1)", r"no single key 'q', it has h\.a"),

@@ -32,6 +32,10 @@ def p4reduce(*args: str) -> tuple[int, str, str]:
     ("args", "message"),
     [
         (["net", "up", "star", "--hosts", "65"], "error: --hosts 65: a star has 1 to 64 hosts"),
+        (["net", "up", "star", "--rate", "3"], "error: --rate 3: a rate is 10kbit to 1tbit, or none"),
+        (["net", "up", "racks", "--bottleneck-rate", "x"], "error: --bottleneck-rate x: a rate is a number"),
+        (["train", "--loss", "100%"], "error: --loss 100%: a percentage of 0 or more and under 100"),
+        (["train", "--loss", "2%", "--net", "none"], "error: there is no network none"),
         (["net", "up", "ring"], "error: ring: no such topology; there is star"),
         (["net", "up", "star", "--switch", "tofino"], "error: no such switch target: tofino"),
         (["net", "down", "--net", "none"], "error: there is no network none"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.terminal import CommandError
 from topologies import link_cli, links, quantities, shaping
 from topologies.builders import describe
 from topologies.errors import NetworkError, SpecError
@@ -201,6 +202,12 @@ def test_commands_at_once_change_their_parts_of_a_link(
     link_cli.change(record, link, {"rate": "10mbit"}, None, None)
     found = link_cli.change(record, link, {"loss": "1%"}, link.a.node, None)
     assert (found.links[0].forth, found.links[0].back) == (Way(10.0, loss=0.01), Way(10.0))
+    for wrong in ({"rate": "3"}, {"rate": "10mbit", "loss": "200"}):
+        word, text = [*wrong.items()][-1]
+        with pytest.raises(CommandError, match=f"^--{word} {text}: a (rate|share of the packets) is"):
+            link_cli.change(record, link, wrong, None, None)
+    found = link_cli.change(record, link, {"loss": "2"}, None, None)  # no % is needed in an option
+    assert (found.links[0].forth.loss, found.links[0].back.loss) == (0.02, 0.02)
     states = []
     monkeypatch.setattr(links, "set_state", lambda _, link, down: states.append((link.name, down)))
     # It is up by its record; by hand it may have been taken down.

@@ -240,7 +240,7 @@ def test_links_and_jobs_are_chosen_by_name() -> None:
     jobs = [{"name": "one", "number": 4}]
     assert numbers(jobs, None) is None
     assert numbers(jobs, "one,7") == [4, 7]
-    with pytest.raises(CaptureError, match="no such job: there are one"):
+    with pytest.raises(CaptureError, match="there is no such job; there is one"):
         numbers(jobs, "two")
 
 

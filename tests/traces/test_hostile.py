@@ -60,7 +60,30 @@ def test_numbers_beyond_all_bounds(words: tuple[str, ...]) -> None:
     assert isinstance(run("plot", GOLDEN, *chunks).exception, FilterError)
 
 
-@pytest.mark.parametrize("words", [("--link", "h9-s1"), ("--worker", "h9"), ("--chunk", "999")])
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        (("--link", "h9-s1"), "no such link is in these captures; there is h1-s1, h2-s1"),
+        (("--link", "h1-s1,s1"), "--link s1: no such link"),
+        (("--worker", "h9"), "no such worker is in these captures; there is h1, h2"),
+        (("--worker", "h1,2"), "--worker 2: no such worker"),
+    ],
+)
+def test_what_is_not_there_is_an_error_that_tells_what_is(words: tuple[str, ...], there: str) -> None:
+    told = run("show", GOLDEN, *words)
+    assert isinstance(told.exception, FilterError)
+    assert there in str(told.exception)
+
+
+def test_a_worker_without_memberships_is_an_address(tmp_path: Path) -> None:
+    path = made.put(tmp_path, (GOLDEN / "s1-h1.pcapng").read_bytes(), "s1-h1.pcapng")
+    assert "--worker h1: " in str(run("show", path, "--worker", "h1").exception)
+    assert run("show", path, "--worker", "10.0.0.1").stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("--chunk", "999"), ("--link", "s1-h1", "--worker", "1", "--chunk", "999")]
+)
 def test_nothing_found_is_said(words: tuple[str, ...]) -> None:
     told = run("show", GOLDEN, *words)
     assert told.exit_code == 0

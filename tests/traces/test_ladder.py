@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_the_commands(folder: Path) -> None:
     answer = json.loads(run.output)
     assert len(answer["events"]) == 3
     assert answer["more"] > 0
-    assert "no packet of chunk 99" in CliRunner().invoke(app, ["chunk", "3", "99", str(folder)]).output
+    for words, why in (
+        (["chunk", "3", "99"], "chunk 99 of job 3: these captures have no packet of it: .* chunks 0 to 5"),
+        (
+            ["slot", "3", "7-9", "--json"],
+            "slot 7-9 of job 3: .* no packet of it: the job's are of slots 0 to 3",
+        ),
+        (["chunk", "4", "0"], "chunk 0 of job 4: these captures have no packet of the job"),
+    ):
+        refused = CliRunner().invoke(app, [*words, str(folder)])
+        assert (type(refused.exception), refused.output) == (FilterError, "")
+        assert re.search(why, str(refused.exception))
     with pytest.raises(FilterError, match="the captures know job"):
         life([folder], "other", chunk=range(1, 2))

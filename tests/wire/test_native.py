@@ -44,6 +44,26 @@ def test_a_file_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         cache_folder()
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        cache_folder()
+
+
+def test_what_was_kept_under_another_name_or_is_damaged_is_not_recalled(cache: Path) -> None:
+    remember("one.pickle", b"one")
+    assert recall("one.pickle") == b"one"
+    (cache / "two.pickle").write_bytes((cache / "one.pickle").read_bytes())
+    assert recall("two.pickle") is None
+    (cache / "one.pickle").write_bytes((cache / "one.pickle").read_bytes()[:-1])
+    assert recall("one.pickle") is None
+    assert recall("three.pickle") is None
+
+
 def test_a_library_and_a_damaged_one(cache: Path, tmp_path: Path) -> None:
     source = tmp_path / "seven.c"
     source.write_text("#ifndef SEVEN\n#define SEVEN 7\n#endif\nint seven(void) { return SEVEN; }\n")
@@ -109,12 +129,16 @@ def test_the_cache_is_kept_small(cache: Path, tmp_path: Path, monkeypatch: pytes
     others[1].mkdir()
     age(least, *others, hours=9)
     age(both, last, hours=8)
+    left = cache / "tmpabc.part"
+    left.write_bytes(b"")
+    age(left, hours=2)
     kept = cache / "program-2.so"
     kept.write_bytes(bytes(400_000))
     age(kept, hours=7)
     one = compiled("one")
     assert not least.exists()
     assert not both.exists(), "goes with what it belongs to"
+    assert not left.exists(), "of a process that was killed"
     assert all(path.exists() for path in (last, kept, one, *others))
 
     monkeypatch.setattr(native, "KEPT_BYTES", 0)
