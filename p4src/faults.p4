@@ -3,7 +3,7 @@
 struct fault_t {
     bool    drop;
     bool    duplicate;
-    bit<32> flip; // xor into the first value; one bit, so that a checksum always notices
+    bit<32> flip; // xor into the first value; one bit of its low half: a checksum notices two of these, too (RFC 1071)
 }
 
 // One step of a 32-bit mixer ("lowbias32"): CRC32 alone is linear, and neighbouring counts would fault in patterns.
@@ -63,7 +63,7 @@ control Faults(in bit<9> port, in bool corruptible, out fault_t fault)(bit<8> di
                 x = x + 0x9e3779b9;
                 MIX(x)
                 if (corruptible && corrupt_below != 0 && x <= corrupt_below) {
-                    fault.flip = 32w1 << (bit<8>)n[4:0];
+                    fault.flip = 32w1 << (bit<8>)n[3:0];
                     injected.count((bit<32>)(port ++ V_FAULT_CORRUPTED));
                 }
             }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import binascii
+import itertools
 import struct
 from collections.abc import Callable
 
@@ -195,6 +196,25 @@ def threshold(share: float) -> int:
     return round(share * (2**32 - 1))
 
 
+@pytest.mark.parametrize("value", [5, ~5])
+def test_what_both_ends_of_a_link_corrupt_is_noticed(make_rig: Callable[..., Rig], value: int) -> None:
+    """In a sum of 16-bit words two bits cancel each other if they are 16 apart, one set and one cleared."""
+    every = [77, 0, 0, threshold(1.0)]
+    sender, flips = make_rig(workers=1, window=64), list[int]()
+    sender.add("SwitchEgress.faults.shares", [1], "inject", every)
+    for chunk in range(64):
+        ((_, data),) = sender.send(0, sender.contribution(0, chunk, [value]))
+        flips.append(struct.unpack_from("!I", data, 52)[0] ^ value & 0xFFFF_FFFF)
+    assert len(set(flips)) == 16
+    receiver = make_rig(workers=1, window=64)
+    receiver.add("SwitchIngress.receive.faults.shares", [1], "inject", every)
+    for count, (first, second) in enumerate(itertools.product(sorted(set(flips)), flips[:16])):
+        assert second == 1 << count % 16, "what the receiver flips in this packet, as the sender did"
+        frame = bytearray(receiver.contribution(0, 0, [value]).pack())
+        struct.pack_into("!I", frame, 52, (value ^ first) & 0xFFFF_FFFF)
+        assert (receiver.send(0, bytes(frame)) != []) == (first == second), "noticed, or put right again"
+
+
 @pytest.mark.parametrize("direction", [0, 1])
 def test_faults_are_those_that_the_hash_names(make_rig: Callable[..., Rig], direction: int) -> None:
     rig = make_rig(workers=1, window=64)
@@ -208,7 +228,7 @@ def test_faults_are_those_that_the_hash_names(make_rig: Callable[..., Rig], dire
         drop, duplicate, corrupt = (
             h <= t for h, t in zip(fault_hashes(77, 1, direction, chunk), shares, strict=True)
         )
-        flip = 1 << chunk % 32 if corrupt and not drop else 0
+        flip = 1 << chunk % 16 if corrupt and not drop else 0
         out = rig.send(0, rig.contribution(0, chunk, [5]))
         assert {port for port, _ in out} <= {1}
         dropped += drop

@@ -158,7 +158,10 @@ def switched(member, interface):
                 if poll.poll(20):
                     frame, address = raw.recvfrom(2048)
                     if address[2] != socket.PACKET_OUTGOING:
-                        frames.append(frame)
+                        if (
+                            frame[23] == socket.IPPROTO_UDP
+                        ):  # else the kernel's own, such as "port unreachable"
+                            frames.append(frame)
                         for _, out in switch.process([(1, frame)]):
                             with contextlib.suppress(OSError):
                                 raw.send(out)
