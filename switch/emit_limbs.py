@@ -66,9 +66,9 @@ class Limbs(Numbers):
             v = small.get(id(e))
             if v is None:
                 v = small[id(e)] = self._once(b, self.exact(b, e))
-            if at >= v.known:
-                return _ZERO if at else v
-            return Val(f"({v.code} >> {at})", 64, v.known - at) if at else v
+            if not at:
+                return v
+            return Val(f"({v.code} >> {at})", 64, v.known - at) if at < v.known else _ZERO
         if isinstance(e, ir.FieldRef) and e.header.header is not None and not e.field.varbit:
             return self._stored_word(self.field(b, e), e.field.width, at)
         if isinstance(e, ir.Arg):

@@ -27,9 +27,10 @@ _LOG_LINES = 12
 
 
 def log_tail(log: Path) -> str:
-    """Return the last lines of a log, each once, for an error's text."""
+    """Return the last lines of a log, each where it came last, for an error's text."""
     every = log.read_text(errors="replace").splitlines() if log.exists() else []
-    lines = list(dict.fromkeys(every))[-_LOG_LINES:]  # what is started again often says the same again
+    # What is started again often says the same again.
+    lines = list(dict.fromkeys(reversed(every)))[_LOG_LINES - 1 :: -1]
     return "its log ends:\n  " + "\n  ".join(lines) if lines else "its log is empty"
 
 

@@ -59,6 +59,9 @@ def test_what_a_log_says_again_and_again_is_told_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("begins\n" + "error: no\n" * 40)
     assert processes.log_tail(log) == "its log ends:\n  begins\n  error: no"
+    others = [f"line {number}" for number in range(20)]
+    log.write_text("\n".join(["error: no", *others, "error: no"]))
+    assert processes.log_tail(log).splitlines()[1:] == [f"  {line}" for line in (*others[-11:], "error: no")]
 
 
 def test_a_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
